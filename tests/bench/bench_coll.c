@@ -1,0 +1,338 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What sums over several engines cost: exchange and gather over Gloo, between processes on this machine.
+ *
+ *   bench_coll [-r rounds, 5..101] [-n elements of f32] [-p bytes of a piece] [-c congestion control]
+ *
+ * A round is, one after the other: exchange and gather of the arena by coll_gloo, with sums in part order; and the same
+ * bytes through plain TCP connections between the same processes, nothing summed and nothing checked (the limit). Time
+ * is that of the slowest process. CPU time is that of all processes. The arena's memcpy by all at once is shown, too.
+ */
+#include "bench.h"
+
+#include "coll/coll_gloo.h"
+
+#include <arpa/inet.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define MAX_PARTS 8
+#define BLOCK 4096 /* elements summed at a time */
+
+static size_t rounds = 15, elements = 54000000, piece = 1 << 20;
+static const char *congestion;
+
+enum what { COLLECTIVE, STREAMS, COPY, N_WHAT };
+
+/* Shared by the processes. */
+struct shared {
+	pthread_barrier_t barrier; /* of all parts */
+	size_t n_blob[MAX_PARTS];
+	unsigned char blob[MAX_PARTS][COLL_MAX_BLOB];
+	double wall[MAX_PARTS][N_WHAT][BENCH_MAX_ROUNDS], cpu[MAX_PARTS][N_WHAT][BENCH_MAX_ROUNDS];
+};
+
+struct process {
+	struct shared *shared;
+	uint32_t part, n_parts;
+	int fd[MAX_PARTS]; /* plain connections */
+	float *in, *out;
+	uint64_t bounds[MAX_PARTS + 1];
+	struct coll *c;
+};
+
+static double own_cpu(void)
+{
+	struct rusage r;
+	getrusage(RUSAGE_SELF, &r);
+	return (double)(r.ru_utime.tv_sec + r.ru_stime.tv_sec) +
+	       (double)(r.ru_utime.tv_usec + r.ru_stime.tv_usec) / 1e6;
+}
+
+/* ---- ours ---- */
+
+static void need(struct process *p, enum status st, const char *what)
+{
+	struct coll_state state;
+	if (st == ST_OK)
+		return;
+	coll_poll(p->c, &state);
+	bench_die("part %u: %s: %s", p->part, what, state.failure.text);
+}
+
+static enum status sum(void *arg, const struct coll_piece *at, const void *const *source, uint32_t n)
+{
+	struct process *p = arg;
+	float *restrict out = p->out + at->from / sizeof(float);
+	size_t all = at->n / sizeof(float);
+	for (size_t from = 0; from < all; from += BLOCK) {
+		size_t to = from + BLOCK < all ? from + BLOCK : all;
+		const float *first = source[0], *second = source[1];
+		for (size_t i = from; i < to; i++)
+			out[i] = first[i] + second[i];
+		for (uint32_t s = 2; s < n; s++) {
+			const float *next = source[s];
+			for (size_t i = from; i < to; i++)
+				out[i] += next[i];
+		}
+	}
+	return ST_OK;
+}
+
+static void join(struct process *p)
+{
+	struct coll_gloo_config config = { .address = "127.0.0.1", .congestion = congestion };
+	struct coll_config member = { .id = { .job = 1, .k = 1 }, .part = p->part, .n_parts = p->n_parts };
+	struct coll_address all[MAX_PARTS];
+	member.life = p->part + 1;
+	member.stall_ns = member.join_ns = INT64_C(60000000000);
+	struct coll_net *net = coll_gloo_new(&config, NULL);
+	if (!net || coll_open(net, &member, &p->c, NULL))
+		bench_die("part %u: no member over Gloo", p->part);
+	struct shared *shared = p->shared;
+	const void *blob = coll_blob(p->c, &shared->n_blob[p->part]);
+	memcpy(shared->blob[p->part], blob, shared->n_blob[p->part]);
+	pthread_barrier_wait(&shared->barrier);
+	for (uint32_t s = 0; s < p->n_parts; s++)
+		all[s] = (struct coll_address){ s + 1, shared->blob[s], shared->n_blob[s] };
+	need(p, coll_join(p->c, all), "join");
+}
+
+static void collective(struct process *p)
+{
+	struct coll_exchange x = { p->in, p->bounds, piece, sizeof(float), sum, p };
+	struct coll_gather g = { .buffer = p->out, .bounds = p->bounds, .piece = piece };
+	need(p, coll_exchange(p->c, &x), "exchange");
+	need(p, coll_gather(p->c, &g), "gather");
+}
+
+/* ---- the limit ---- */
+
+/* What the exchange and the gather send to one other part. */
+static size_t bytes_to(const struct process *p, uint32_t s)
+{
+	return p->bounds[s + 1] - p->bounds[s] + p->bounds[p->part + 1] - p->bounds[p->part];
+}
+
+static void *send_all(void *arg)
+{
+	struct process *p = arg;
+	size_t sent[MAX_PARTS] = { 0 };
+	for (bool more = true; more;) {
+		more = false;
+		for (uint32_t s = 0; s < p->n_parts; s++) {
+			size_t n = bytes_to(p, s) - sent[s];
+			if (s == p->part || !n)
+				continue;
+			n = n < piece ? n : piece;
+			for (size_t done = 0; done < n;) {
+				ssize_t k = write(p->fd[s], (char *)p->in + done, n - done);
+				if (k <= 0)
+					bench_die("a plain connection has broken");
+				done += (size_t)k;
+			}
+			sent[s] += n;
+			more = true;
+		}
+	}
+	return NULL;
+}
+
+static void streams(struct process *p)
+{
+	struct pollfd fds[MAX_PARTS];
+	size_t left[MAX_PARTS], all = 0;
+	pthread_t thread;
+	for (uint32_t s = 0; s < p->n_parts; s++) {
+		fds[s] = (struct pollfd){ .fd = s == p->part ? -1 : p->fd[s], .events = POLLIN };
+		left[s] =
+			s == p->part ? 0 : bytes_to(p, s); /* as much as is sent: shares are alike but for some bytes */
+		all += left[s];
+	}
+	pthread_create(&thread, NULL, send_all, p);
+	while (all) {
+		poll(fds, p->n_parts, -1);
+		for (uint32_t s = 0; s < p->n_parts; s++) {
+			if (!fds[s].revents)
+				continue;
+			size_t want = left[s] < piece ? left[s] : piece;
+			ssize_t k = read(fds[s].fd, (char *)p->out + s * piece, want);
+			if (k <= 0)
+				bench_die("a plain connection has broken");
+			left[s] -= (size_t)k;
+			all -= (size_t)k;
+			fds[s].fd = left[s] ? fds[s].fd : -1;
+		}
+	}
+	pthread_join(thread, NULL);
+}
+
+/* ---- processes ---- */
+
+static void measure(struct process *p, enum what what, size_t round)
+{
+	pthread_barrier_wait(&p->shared->barrier);
+	double begin = bench_seconds(), cpu = own_cpu();
+	if (what == COLLECTIVE)
+		collective(p);
+	else if (what == STREAMS)
+		streams(p);
+	else
+		memcpy(p->out, p->in, p->bounds[p->n_parts]);
+	p->shared->wall[p->part][what][round] = bench_seconds() - begin;
+	p->shared->cpu[p->part][what][round] = own_cpu() - cpu;
+	pthread_barrier_wait(&p->shared->barrier);
+}
+
+static void run(struct process *p)
+{
+	uint64_t share = elements / p->n_parts * sizeof(float);
+	for (uint32_t s = 0; s < p->n_parts; s++)
+		p->bounds[s + 1] = p->bounds[s] + share;
+	size_t n = p->bounds[p->n_parts];
+	p->in = aligned_alloc(4096, (n + 4095) / 4096 * 4096 + MAX_PARTS * piece);
+	p->out = aligned_alloc(4096, (n + 4095) / 4096 * 4096 + MAX_PARTS * piece);
+	if (!p->in || !p->out)
+		bench_die("no memory");
+	for (size_t i = 0; i < n / sizeof(float); i++)
+		p->in[i] = (float)(i % 97) + (float)p->part;
+	memset(p->out, 0, n);
+	join(p);
+	for (size_t round = 0; round <= rounds; round++) /* the first one warms up */
+		for (int what = 0; what < N_WHAT; what++)
+			measure(p, what, round ? round - 1 : 0);
+	collective(p);
+	float of_parts = (float)(p->n_parts * (p->n_parts - 1) / 2);
+	for (size_t i = 0; i < n / sizeof(float); i++)
+		if (p->out[i] != (float)(i % 97) * (float)p->n_parts + of_parts)
+			bench_die("part %u: element %zu is wrong", p->part, i);
+	coll_leave(p->c);
+}
+
+/* A TCP connection of two ends. */
+static void connect_pair(int *a, int *b)
+{
+	struct sockaddr_in at = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	socklen_t n = sizeof(at);
+	int listener = socket(AF_INET, SOCK_STREAM, 0), on = 1;
+	*a = socket(AF_INET, SOCK_STREAM, 0);
+	if (bind(listener, (struct sockaddr *)&at, n) || listen(listener, 1) ||
+	    getsockname(listener, (struct sockaddr *)&at, &n) || connect(*a, (struct sockaddr *)&at, n))
+		bench_die("no connections over loopback");
+	*b = accept(listener, NULL, NULL);
+	close(listener);
+	for (int i = 0; i < 2; i++) {
+		setsockopt(i ? *a : *b, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+		if (congestion)
+			setsockopt(i ? *a : *b, IPPROTO_TCP, TCP_CONGESTION, congestion, (socklen_t)strlen(congestion));
+	}
+}
+
+static void start(struct shared *shared, uint32_t n_parts, struct bench_group *group)
+{
+	int fd[MAX_PARTS][MAX_PARTS];
+	for (uint32_t i = 0; i < n_parts; i++)
+		for (uint32_t j = i + 1; j < n_parts; j++)
+			connect_pair(&fd[i][j], &fd[j][i]);
+	for (uint32_t s = 0; s < n_parts; s++) {
+		struct process p = { .shared = shared, .part = s, .n_parts = n_parts };
+		group->pid[group->n] = fork();
+		if (!group->pid[group->n++]) {
+			prctl(PR_SET_PDEATHSIG, SIGKILL);
+			memcpy(p.fd, fd[s], sizeof(p.fd));
+			run(&p);
+			_exit(0);
+		}
+	}
+	for (uint32_t i = 0; i < n_parts; i++)
+		for (uint32_t j = 0; j < n_parts; j++)
+			if (i != j)
+				close(fd[i][j]);
+}
+
+/* ---- the table ---- */
+
+static double slowest(const struct shared *shared, uint32_t n_parts, enum what what, size_t round)
+{
+	double most = 0;
+	for (uint32_t s = 0; s < n_parts; s++)
+		most = shared->wall[s][what][round] > most ? shared->wall[s][what][round] : most;
+	return most;
+}
+
+static double cpu_of_all(const struct shared *shared, uint32_t n_parts, enum what what, size_t round)
+{
+	double all = 0;
+	for (uint32_t s = 0; s < n_parts; s++)
+		all += shared->cpu[s][what][round];
+	return all;
+}
+
+static void compare(uint32_t n_parts)
+{
+	struct bench_row row = { .id = "C6a", .limit_name = "plain TCP, same bytes", .unit = "ms", .factor = 1e3 };
+	struct bench_group group = { .n = 0 };
+	double copies[BENCH_MAX_ROUNDS];
+	char what[80];
+	struct shared *shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	pthread_barrierattr_t attr;
+	pthread_barrierattr_init(&attr);
+	pthread_barrierattr_setpshared(&attr, PTHREAD_PROCESS_SHARED);
+	if (shared == MAP_FAILED || pthread_barrier_init(&shared->barrier, &attr, n_parts))
+		bench_die("no shared memory");
+	start(shared, n_parts, &group);
+	double begin = bench_seconds(), machine = bench_machine_cpu(), used = 0;
+	for (uint32_t s = 0; s < n_parts; s++) {
+		int status;
+		struct rusage r;
+		if (wait4(group.pid[s], &status, 0, &r) < 0 || status)
+			bench_die("part %u has failed", s);
+		used += (double)(r.ru_utime.tv_sec + r.ru_stime.tv_sec) +
+			(double)(r.ru_utime.tv_usec + r.ru_stime.tv_usec) / 1e6;
+	}
+	double foreign = (bench_machine_cpu() - machine - used) / (bench_seconds() - begin);
+	row.rounds = rounds;
+	snprintf(row.what, sizeof(row.what), "%u parts, %zu MB: exchange + gather", n_parts, elements * 4 / 1000000);
+	for (size_t i = 0; i < rounds; i++) {
+		row.ours[i] = slowest(shared, n_parts, COLLECTIVE, i);
+		row.limit[i] = slowest(shared, n_parts, STREAMS, i);
+		row.ours_cpu[i] = cpu_of_all(shared, n_parts, COLLECTIVE, i);
+		row.limit_cpu[i] = cpu_of_all(shared, n_parts, STREAMS, i);
+		row.foreign[i] = foreign;
+		copies[i] = slowest(shared, n_parts, COPY, i) * 1e3;
+	}
+	bench_row_print(&row);
+	snprintf(what, sizeof(what), "%u parts: memcpy of the arena by all at once", n_parts);
+	bench_value_print("C6a", what, bench_median(copies, rounds), "ms", 0);
+	munmap(shared, sizeof(*shared));
+}
+
+int main(int argc, char **argv)
+{
+	for (int opt; (opt = getopt(argc, argv, "r:n:p:c:")) != -1;)
+		if (opt == 'r')
+			rounds = (size_t)atol(optarg);
+		else if (opt == 'n')
+			elements = (size_t)atol(optarg) / 840 * 840; /* equal shares of any number of parts */
+		else if (opt == 'p')
+			piece = (size_t)atol(optarg);
+		else if (opt == 'c')
+			congestion = optarg;
+		else
+			return 2;
+	if (rounds < 5 || rounds > BENCH_MAX_ROUNDS || !elements || !piece || piece % sizeof(float))
+		bench_die("rounds are 5..%d; elements and pieces are not empty", BENCH_MAX_ROUNDS);
+	bench_table_head();
+	compare(2);
+	compare(4);
+	return 0;
+}
