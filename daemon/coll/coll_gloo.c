@@ -59,8 +59,10 @@ static void free_member(struct gloo_member *m)
 	for (uint32_t s = 0; s < m->base.n_parts; s++) {
 		shim_buffer_free(m->peer[s].words);
 		shim_buffer_free(m->peer[s].last);
+		shim_buffer_free(m->peer[s].waiting);
 	}
 	shim_buffer_free(m->last_words);
+	shim_buffer_free(m->waiting_words);
 	if (m->context)
 		shim_context_free(m->context);
 	for (uint32_t s = 0; s < m->base.n_parts; s++)
@@ -163,12 +165,14 @@ static void gloo_leave(struct coll *base)
 	struct gloo_member *m = (struct gloo_member *)base;
 	gloo_watch_stop(m);
 	pthread_mutex_lock(&m->mutex);
-	bool whole = m->phase == COLL_READY;
+	bool whole = m->phase == COLL_READY, alone = !m->last_words;
 	if (whole)
 		m->last_out = (struct gloo_last_word){ .kind = GLOO_LEFT, .operations = m->completed };
 	pthread_mutex_unlock(&m->mutex);
 	if (whole)
 		gloo_tell(m);
+	if (alone)
+		gloo_stop_listening(m, true);
 	/* What was sent goes out first. Gloo's thread sees the end and closes: faster than to close from here. */
 	for (uint32_t s = 0; s < base->n_parts; s++)
 		if (m->peer[s].socket >= 0)

@@ -17,7 +17,7 @@
 
 /* Slots of Gloo's messages. Those of operation n: GLOO_SLOT_OPERATIONS + n * GLOO_SLOTS; data have a slot made of the
  * operation's shape (see gloo_data_slot). */
-enum { GLOO_SLOT_HELLO, GLOO_SLOT_LAST_WORD, GLOO_SLOT_OPERATIONS = 16, GLOO_SLOTS = 2 };
+enum { GLOO_SLOT_HELLO, GLOO_SLOT_LAST_WORD, GLOO_SLOT_WAITING, GLOO_SLOT_OPERATIONS = 16, GLOO_SLOTS = 2 };
 
 enum gloo_operation { GLOO_EXCHANGE = 1, GLOO_GATHER, GLOO_BROADCAST, GLOO_BARRIER };
 
@@ -36,6 +36,12 @@ struct gloo_last_word {
 	uint64_t suspects;   /* bit s: part s */
 };
 enum gloo_end { GLOO_DIED, GLOO_LEFT, GLOO_ABORTED, GLOO_FAILED };
+
+/* Told when half of the time has passed after which this member gives up: who waits for it then blames the others. */
+struct gloo_waiting {
+	uint64_t parts; /* bit s: something is to come from, or to be taken by, part s */
+	uint64_t times; /* that it has been told; comes last */
+};
 
 /* The first message of an operation. What must be equal at all comes first, without padding. */
 struct gloo_shape {
@@ -59,17 +65,21 @@ struct gloo_peer {
 		uint64_t digest_out, digest_in;
 	} memory;
 	struct gloo_last_word last_in;
-	struct shim_buffer *words, *last;
+	struct gloo_waiting waiting_in;
+	struct shim_buffer *words, *last, *waiting;
 	uint64_t life; /* as the board has it */
 	/* the member's mutex */
 	bool joined;
-	bool gone; /* the connection has ended */
-	bool told; /* if gone: last_in tells why */
+	bool gone;		/* the connection has ended */
+	bool told;		/* if gone: last_in tells why */
+	int64_t waits_since_ns; /* when it told that it waits; 0: never */
+	uint64_t waits_for;
+	/* the watch */
+	uint64_t heard; /* times that it has told */
 	/* the communication thread, of one operation */
 	struct shim_buffer *out, *in;
-	uint64_t sent, received;     /* digests */
-	uint64_t n_out;		     /* sends to wait for */
-	struct shim_buffer *awaited; /* something is to come from this part: whoever stalls says so */
+	uint64_t sent, received; /* digests */
+	uint64_t n_out;		 /* sends to wait for */
 };
 
 struct gloo_opened;
@@ -107,6 +117,7 @@ struct gloo_member {
 	struct coll_failure failure;
 	struct gloo_last_word last_out; /* not written any more once the watch sends it */
 	struct shim_buffer *waits_for;	/* of the communication thread; NULL: it does not wait */
+	uint64_t waits_for_parts;
 	int64_t wait_until_ns;
 	bool stalled, stopping;
 	uint64_t begun, completed; /* operations */
@@ -114,7 +125,9 @@ struct gloo_member {
 	pthread_t watch;
 	bool watched;
 	int wakes_watch; /* eventfd */
-	struct shim_buffer *last_words;
+	struct shim_buffer *last_words, *waiting_words;
+	struct gloo_waiting waiting_out;
+	int64_t told_until_ns; /* the wait_until_ns of the wait that was told last */
 	/* the communication thread */
 	unsigned char *scratch;
 	size_t n_scratch;
@@ -143,6 +156,9 @@ uint64_t gloo_data_slot(const struct gloo_member *, const struct gloo_shape *);
 /* Of members of so many parts. */
 size_t gloo_blob_size(uint32_t n_parts);
 enum status gloo_join(struct coll *, const struct coll_address *all);
+/* Connects to the own ports where nobody has come (all: nobody has been looked for yet), before they are closed: a port
+ * that is closed while a member knocks resets its connection, which may end its process (gloo_shim.h). */
+void gloo_stop_listening(struct gloo_member *, bool all);
 
 /* ---- breaking and waiting (gloo_watch.c) ---- */
 

@@ -78,10 +78,12 @@ static bool make_buffers(struct gloo_member *m)
 			continue;
 		p->words = shim_buffer_new(m->context, &p->memory, sizeof(p->memory));
 		p->last = shim_buffer_new(m->context, &p->last_in, sizeof(p->last_in));
-		made = made && p->words && p->last;
+		p->waiting = shim_buffer_new(m->context, &p->waiting_in, sizeof(p->waiting_in));
+		made = made && p->words && p->last && p->waiting;
 	}
 	m->last_words = shim_buffer_new(m->context, &m->last_out, sizeof(m->last_out));
-	return made && m->last_words;
+	m->waiting_words = shim_buffer_new(m->context, &m->waiting_out, sizeof(m->waiting_out));
+	return made && m->last_words && m->waiting_words;
 }
 
 /* ---- one connection; on its thread ---- */
@@ -115,6 +117,7 @@ static enum status greet(struct gloo_peer *p)
 	*out = (struct gloo_hello){ .id = m->id, .part = m->base.part, .life = m->life };
 	out->proof = gloo_proof(m, out);
 	if (shim_recv(p->last, p->part, GLOO_SLOT_LAST_WORD, 0, sizeof(p->last_in)) ||
+	    shim_recv(p->waiting, p->part, GLOO_SLOT_WAITING, 0, sizeof(p->waiting_in)) ||
 	    shim_recv(p->words, p->part, GLOO_SLOT_HELLO, to, sizeof(*out)) ||
 	    shim_send(p->words, p->part, GLOO_SLOT_HELLO, from, sizeof(*out)) || shim_wait_recv(p->words) ||
 	    shim_wait_send(p->words))
@@ -189,6 +192,22 @@ static enum status wait_for_all(struct gloo_member *m)
 	return st;
 }
 
+void gloo_stop_listening(struct gloo_member *m, bool all)
+{
+	for (uint32_t s = 0; s < m->base.n_parts; s++) {
+		const struct sockaddr_storage *here = &m->blob.address[s];
+		/* Another may have the port of one that has connected itself. */
+		if (s == m->base.part || m->peer[s].joined || (!all && shim_connects(here, &m->peer[s].address)))
+			continue;
+		int fd = socket(here->ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+		if (fd < 0)
+			continue;
+		connect(fd, (const struct sockaddr *)here,
+			here->ss_family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6));
+		close(fd);
+	}
+}
+
 static enum status connect_all(struct gloo_member *m)
 {
 	bool started[COLL_MAX_PARTS] = { false };
@@ -209,8 +228,10 @@ static enum status connect_all(struct gloo_member *m)
 		if (st != ST_OK)
 			shim_wake(m->peer[s].words);
 	}
-	if (st != ST_OK)
+	if (st != ST_OK) {
+		gloo_stop_listening(m, false);
 		shim_context_break(m->context);
+	}
 	for (uint32_t s = 0; s < m->base.n_parts; s++)
 		if (started[s])
 			pthread_join(m->peer[s].connecting, NULL);

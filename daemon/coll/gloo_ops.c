@@ -52,7 +52,6 @@ static enum status begin(struct gloo_member *m, const struct gloo_shape *shape, 
 		size_t n = sizeof(p->memory.header_in);
 		p->memory.header_out = (struct gloo_header){ *shape, whole };
 		p->sent = p->received = p->n_out = 0;
-		p->awaited = p->words;
 		bool closes = shape->operation != GLOO_BARRIER && !whole;
 		if (shim_recv(p->words, s, slot_of(m, 0), AT(header_in), n) ||
 		    shim_send(p->words, s, slot_of(m, 0), AT(header_out), n) ||
@@ -70,7 +69,6 @@ static enum status meet(struct gloo_member *m)
 		uint32_t s = other(m, i);
 		struct gloo_peer *p = &m->peer[s];
 		st = gloo_wait(m, s, p->words, shim_wait_recv);
-		p->awaited = NULL;
 		if (st == ST_OK &&
 		    memcmp(&p->memory.header_in.shape, &p->memory.header_out.shape, sizeof(p->memory.header_in.shape)))
 			st = gloo_break(m, GLOO_FAILED, ST_INVALID_ARGUMENT, gloo_bit(s),
@@ -100,15 +98,12 @@ static enum status send_digests(struct gloo_member *m)
 static enum status check_digests(struct gloo_member *m)
 {
 	enum status st = ST_OK;
-	for (uint32_t s = 0; s < m->base.n_parts; s++)
-		m->peer[s].awaited = m->peer[s].memory.header_out.whole ? NULL : m->peer[s].words;
 	for (uint32_t i = 0; i + 1 < m->base.n_parts && st == ST_OK; i++) {
 		uint32_t s = other(m, i);
 		struct gloo_peer *p = &m->peer[s];
-		if (!p->awaited)
-			continue;
+		if (p->memory.header_out.whole)
+			break; /* nobody has sent it anything */
 		st = gloo_wait(m, s, p->words, shim_wait_recv);
-		p->awaited = NULL;
 		if (st == ST_OK && p->memory.digest_in != p->received)
 			st = gloo_break(m, GLOO_FAILED, ST_CHECKSUM, gloo_bit(s),
 					"bytes from another part were changed on the way");
@@ -151,7 +146,7 @@ static enum status finish(struct gloo_member *m, enum status st)
 		shim_buffer_free(p->out);
 		if (p->in != p->out)
 			shim_buffer_free(p->in);
-		p->out = p->in = p->awaited = NULL;
+		p->out = p->in = NULL;
 	}
 	pthread_mutex_lock(&m->mutex);
 	m->completed = st == ST_OK ? m->begun : m->completed;
@@ -286,13 +281,10 @@ static enum status sum_piece(struct exchange *e, uint64_t i)
 	struct coll_piece p = coll_piece_at(e->x->bounds, m->base.part, e->x->piece, i);
 	enum status st = ST_OK;
 	source[m->base.part] = (const unsigned char *)e->x->in + p.from;
-	for (uint32_t at = 0; at + 1 < m->base.n_parts; at++)
-		m->peer[other(m, at)].awaited = m->peer[other(m, at)].in;
 	for (uint32_t at = 0; at + 1 < m->base.n_parts && st == ST_OK; at++) {
 		uint32_t s = other(m, at);
 		source[s] = place(e, at, i);
 		st = take(m, s, source[s], p.n, i);
-		m->peer[s].awaited = NULL;
 	}
 	if (st == ST_OK)
 		st = gloo_status(m);
@@ -408,12 +400,10 @@ static enum status take_share(struct gather *t, uint32_t s)
 {
 	enum status st = ST_OK;
 	uint64_t n = coll_n_pieces(t->g->bounds, s, t->g->piece);
-	t->m->peer[s].awaited = t->m->peer[s].in;
 	for (uint64_t i = 0; i < n && st == ST_OK; i++) {
 		struct coll_piece p = coll_piece_at(t->g->bounds, s, t->g->piece, i);
 		st = take(t->m, s, (const unsigned char *)t->g->buffer + p.from, p.n, i);
 	}
-	t->m->peer[s].awaited = NULL;
 	return st;
 }
 

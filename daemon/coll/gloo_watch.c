@@ -134,26 +134,31 @@ enum status gloo_cut(struct gloo_member *m, uint32_t s)
 	return gloo_blame(m, s);
 }
 
-/* Names part s first, so that the others hear it while the connections are there; then also those of which nothing is
- * here either. */
-static enum status give_up(struct gloo_member *m, uint32_t s)
+/* Who holds these parts up: those that have told that they wait, too, pass the blame on. Under the mutex. */
+static uint64_t find_silent(const struct gloo_member *m, uint64_t parts)
+{
+	uint64_t silent = parts, own = gloo_bit(m->base.part), passed = own;
+	int64_t recent = now_ns() - m->stall_ns / 4 * 3;
+	for (uint32_t round = 0; round < m->base.n_parts; round++)
+		for (uint32_t s = 0; s < m->base.n_parts; s++)
+			if (silent >> s & 1 && m->peer[s].waits_since_ns > recent) {
+				passed |= gloo_bit(s);
+				silent = (silent | m->peer[s].waits_for) & ~passed;
+			}
+	return silent ? silent : parts;
+}
+
+static enum status give_up(struct gloo_member *m)
 {
 	char text[SHIM_TEXT];
-	uint64_t suspects = gloo_bit(s);
-	int n = snprintf(text, sizeof(text), "waited %" PRId64 " ms for part", m->stall_ns / 1000000);
-	snprintf(text + n, sizeof(text) - (size_t)n, " %u", s);
-	if (gloo_break(m, GLOO_FAILED, ST_STALLED, suspects, text) != ST_STALLED)
-		return gloo_status(m);
-	for (uint32_t t = 0; t < m->base.n_parts; t++)
-		if (t != s && m->peer[t].awaited && !shim_received(m->peer[t].awaited, 0))
-			suspects |= gloo_bit(t);
-	for (uint32_t t = 0; t < m->base.n_parts && n < (int)sizeof(text); t++)
-		if (suspects >> t & 1)
-			n += snprintf(text + n, sizeof(text) - (size_t)n, " %u", t);
 	pthread_mutex_lock(&m->mutex);
-	coll_failure_set(&m->failure, ST_STALLED, suspects, text);
+	uint64_t suspects = find_silent(m, m->waits_for_parts);
 	pthread_mutex_unlock(&m->mutex);
-	return ST_STALLED;
+	int n = snprintf(text, sizeof(text), "waited %" PRId64 " ms for part", m->stall_ns / 1000000);
+	for (uint32_t s = 0; s < m->base.n_parts && n < (int)sizeof(text); s++)
+		if (suspects >> s & 1)
+			n += snprintf(text + n, sizeof(text) - (size_t)n, " %u", s);
+	return gloo_break(m, GLOO_FAILED, ST_STALLED, suspects, text);
 }
 
 enum status gloo_wait(struct gloo_member *m, uint32_t s, struct shim_buffer *b, gloo_wait_fn *wait)
@@ -162,6 +167,7 @@ enum status gloo_wait(struct gloo_member *m, uint32_t s, struct shim_buffer *b, 
 		pthread_mutex_lock(&m->mutex);
 		enum status st = m->failure.status;
 		m->waits_for = st == ST_OK ? b : NULL;
+		m->waits_for_parts = gloo_bit(s);
 		m->wait_until_ns = now_ns() + m->stall_ns;
 		m->stalled = false;
 		pthread_mutex_unlock(&m->mutex);
@@ -178,7 +184,7 @@ enum status gloo_wait(struct gloo_member *m, uint32_t s, struct shim_buffer *b, 
 		if (r == SHIM_BROKEN)
 			return gloo_cut(m, s);
 		if (stalled)
-			return give_up(m, s);
+			return give_up(m);
 	}
 }
 
@@ -202,16 +208,42 @@ static void end_connections(struct gloo_member *m)
 /* Whether the watch goes on: neither broken nor left. Wakes a wait that is too long. */
 static bool look(struct gloo_member *m, bool *broken)
 {
+	bool tell = false;
 	pthread_mutex_lock(&m->mutex);
 	*broken = m->failure.status != ST_OK;
 	bool goes_on = !*broken && !m->stopping;
-	if (goes_on && m->waits_for && now_ns() >= m->wait_until_ns) {
-		m->stalled = true;
-		m->wait_until_ns = INT64_MAX;
-		shim_wake(m->waits_for);
+	if (goes_on && m->waits_for) {
+		int64_t left_ns = m->wait_until_ns - now_ns();
+		tell = left_ns < m->stall_ns / 2 && m->told_until_ns != m->wait_until_ns;
+		if (tell) {
+			m->told_until_ns = m->wait_until_ns;
+			m->waiting_out = (struct gloo_waiting){ m->waits_for_parts, m->waiting_out.times + 1 };
+		}
+		if (left_ns <= 0) {
+			m->stalled = true;
+			m->wait_until_ns = INT64_MAX;
+			shim_wake(m->waits_for);
+		}
 	}
 	pthread_mutex_unlock(&m->mutex);
+	for (uint32_t s = 0; s < m->base.n_parts && tell; s++)
+		if (s != m->base.part && !m->peer[s].gone)
+			shim_send(m->waiting_words, s, GLOO_SLOT_WAITING, 0, sizeof(m->waiting_out));
 	return goes_on;
+}
+
+/* Hears who waits. What is received is looked at first: a wait for what has not come would end all connections. */
+static void listen_to(struct gloo_member *m, struct gloo_peer *p)
+{
+	if (p->gone || __atomic_load_n(&p->waiting_in.times, __ATOMIC_ACQUIRE) == p->heard ||
+	    shim_wait_recv(p->waiting) != SHIM_DONE)
+		return;
+	pthread_mutex_lock(&m->mutex);
+	p->waits_since_ns = now_ns();
+	p->waits_for = p->waiting_in.parts;
+	pthread_mutex_unlock(&m->mutex);
+	p->heard = p->waiting_in.times;
+	shim_recv(p->waiting, p->part, GLOO_SLOT_WAITING, 0, sizeof(p->waiting_in));
 }
 
 /* Whether the last word of a member whose connection has ended is here. */
@@ -232,6 +264,9 @@ static void *watch(void *arg)
 		fds[s] = (struct pollfd){ .fd = m->peer[s].socket, .events = POLLRDHUP };
 	fds[n] = (struct pollfd){ .fd = m->wakes_watch, .events = POLLIN };
 	while (look(m, &broken)) {
+		for (uint32_t s = 0; s < n; s++)
+			if (s != m->base.part)
+				listen_to(m, &m->peer[s]);
 		if (poll(fds, n + 1, tick) <= 0)
 			continue;
 		if (fds[n].revents)

@@ -64,6 +64,11 @@ static void *abort_later(void *arg)
 	return NULL;
 }
 
+static void *nothing(void *arg)
+{
+	return arg;
+}
+
 static void work(struct crew *c, struct hand *h, uint32_t part, crew_fn *fn)
 {
 	struct rig rig = { .n = c->n };
@@ -114,6 +119,9 @@ void crew_start(struct crew *c, crew_fn *fn)
 			continue;
 		}
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		pthread_t first; /* with it a sanitizer starts a thread of its own */
+		if (!pthread_create(&first, NULL, nothing, NULL))
+			pthread_join(first, NULL);
 		int held = count_held();
 		work(c, h, s, fn);
 		h->left_over = count_held() - held;

@@ -123,13 +123,15 @@ static void act_forged(struct actor *me)
 {
 	struct coll_address all[2];
 	memcpy(all, me->rig->all, sizeof(all));
-	memcpy(&forged, all[1].blob, all[1].n_blob);
-	if (*(int *)me->arg == 0)
-		forged.key[1] ^= 1;
-	else
-		forged.life = ++all[1].life;
-	all[1].blob = &forged;
-	me->status = coll_join(me->c, me->part == 0 ? all : me->rig->all);
+	if (me->part == 0) {
+		memcpy(&forged, all[1].blob, all[1].n_blob);
+		if (*(int *)me->arg == 0)
+			forged.key[1] ^= 1;
+		else
+			forged.life = ++all[1].life;
+		all[1].blob = &forged;
+	}
+	me->status = coll_join(me->c, all);
 }
 
 START_TEST(members_prove_who_they_are)

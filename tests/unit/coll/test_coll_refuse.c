@@ -257,7 +257,7 @@ END_TEST
 START_TEST(addresses_are_checked)
 {
 	struct coll_address all[2];
-	char blob[64] = { 0 };
+	char blob[1024] = { 0 };
 	rig_open(&r, 2);
 	memcpy(all, r.all, sizeof(all));
 	switch (_i) {
