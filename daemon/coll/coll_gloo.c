@@ -5,6 +5,7 @@
 #include "coll/gloo_impl.h"
 
 #include <arpa/inet.h>
+#include <ifaddrs.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -211,15 +212,44 @@ static void gloo_net_free(struct coll_net *base)
 	free(net);
 }
 
-/* Gloo resolves names, and reads what is not there if that fails: it gets numbers only. */
+/* Gloo reads what is not there when a name does not resolve, and leaks when it finds no address: it is asked for what
+ * exists alone. */
+static bool is_own_address(const char *text)
+{
+	struct sockaddr_in v4 = { .sin_family = AF_INET };
+	struct sockaddr_in6 v6 = { .sin6_family = AF_INET6 };
+	bool is_v4 = inet_pton(AF_INET, text, &v4.sin_addr) == 1;
+	if (!is_v4 && inet_pton(AF_INET6, text, &v6.sin6_addr) != 1)
+		return false;
+	int fd = socket(is_v4 ? AF_INET : AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	bool own = fd >= 0 &&
+		   !bind(fd, is_v4 ? (struct sockaddr *)&v4 : (struct sockaddr *)&v6, is_v4 ? sizeof(v4) : sizeof(v6));
+	if (fd >= 0)
+		close(fd);
+	return own;
+}
+
+static bool has_address(const char *interface)
+{
+	struct ifaddrs *all = NULL;
+	bool has = false;
+	if (getifaddrs(&all))
+		return false;
+	for (const struct ifaddrs *i = all; i && !has; i = i->ifa_next)
+		has = i->ifa_addr && !strcmp(i->ifa_name, interface) &&
+		      (i->ifa_addr->sa_family == AF_INET || i->ifa_addr->sa_family == AF_INET6);
+	freeifaddrs(all);
+	return has;
+}
+
 static const char *wrong_config(const struct coll_gloo_config *config)
 {
-	struct in6_addr any;
 	if (!config->interface == !config->address)
 		return "either an interface or an address is needed";
-	if (config->address && inet_pton(AF_INET, config->address, &any) != 1 &&
-	    inet_pton(AF_INET6, config->address, &any) != 1)
-		return "the address is not a number";
+	if (config->address && !is_own_address(config->address))
+		return "the address is no numeric address of this machine";
+	if (config->interface && !has_address(config->interface))
+		return "there is no such interface, or it has no address";
 	if (config->congestion && strlen(config->congestion) >= sizeof(((struct gloo_net *)0)->congestion))
 		return "no such congestion control";
 	return NULL;
