@@ -6,14 +6,14 @@
  * communicator is unusable, and the members form the next one. That one path serves deaths, cut networks, aborts and
  * restarts alike. A communicator of some parts of a job only numbers its members from 0; its callers translate.
  *
- * Implementations stand behind one table of functions: coll_local.h connects members in one process; Gloo (hosts) and
- * NCCL (devices) can follow. All of them promise this:
+ * Implementations stand behind one table of functions: coll_local.h connects members in one process, coll_gloo.h those
+ * of several (hosts); NCCL (devices) can follow. All of them promise this:
  *
  * - Order: exchange gives the pieces of all parts to one callback, which adds them in part order. So the bits of a sum
  *   depend on the parts alone, not on timing, on the network, or on where parts run. A library that adds by itself
  *   (NCCL) is not ordered (coll_is_ordered), and gives the callback one source, the sum.
  * - Equal calls: all members call the same operations in the same order, with equal bounds, piece, element, bytes and
- *   root. A difference breaks the communicator where the implementation can see it (coll_local does).
+ *   root. A difference breaks the communicator where the implementation can see it (both do).
  * - Failures: an operation that does not return ST_OK has broken the communicator. Every later call of this member
  *   returns the same status at once. Other members fail within a bounded time; a call of theirs that was complete
  *   already may still return ST_OK. So whether an attempt has succeeded is known only when all have voted.
@@ -67,7 +67,8 @@ struct coll_address {
 struct coll_failure {
 	/* ST_OK: nothing has failed.
 	 * CANCELLED: coll_abort here. UNAVAILABLE: a suspect has aborted, left, died or failed. STALLED: nothing came
-	 * from the suspects during stall_ns. INVALID_ARGUMENT: wrong arguments, or others than the suspect's.
+	 * from the suspects during stall_ns, here or at another member. CHECKSUM: bytes from the suspect were changed
+	 * on the way. INVALID_ARGUMENT: wrong arguments, or others than the suspect's.
 	 * ALREADY_EXISTS: another life of the suspect belongs to this communicator. MALFORMED: the suspect's address.
 	 * NO_MEMORY. Else what a callback has returned. */
 	enum status status;

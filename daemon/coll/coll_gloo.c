@@ -13,7 +13,7 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-#define CLOSE_MS 1000 /* until Gloo's thread has seen that a connection is shut down: milliseconds in fact */
+#define CLOSE_MS 1000 /* at most, until Gloo's thread has seen that a connection is shut down */
 
 /* The last member that the net has opened for a part of a job: no second one of its id. */
 struct gloo_opened {

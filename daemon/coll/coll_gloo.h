@@ -2,23 +2,28 @@
 /* Collectives between processes, over TCP by Gloo: for parts on host memory. coll.h describes the calls; this is what
  * is particular here:
  *
- * - Each pair of members has one TCP connection, made by coll_join between ports that coll_open has opened. A member
- *   has two threads besides Gloo's (one for each net): one that watches, and none of the caller's. coll_join has one
- *   more for each other member while it runs. They are gone when coll_leave returns, and so are the descriptors:
- *   2 (D - 1) + 1.
- * - Bytes are checked end to end: each operation closes with a digest, between every two members, of what one has sent
- *   and the other has received, keyed by what only the addresses (blobs) tell. A difference is ST_CHECKSUM, and names
- *   the sender. The first message of a connection proves the life of its sender in the same way.
- * - The network must be closed to strangers all the same. Who connects to a port before the member it is meant for
- *   spoils the join (it fails within its time limits), and who says something there that is not Gloo's protocol ends
- *   this process: Gloo throws on a thread of its own. Addresses must come on a way that strangers cannot read or write.
- * - No call of an operation returns ST_OK before all members have called it.
- * - A failure is told to the others with its suspects: who hears that part 1 has waited for part 2 in vain names part
- *   2, and has the same status. A member that ends without a word (it was killed, its network is cut) is UNAVAILABLE;
- *   a power failure takes about 20 s to be noticed without a stall before.
- * - Memory: 3 pieces for each other member while it lives.
- * - SIGPIPE is ignored in the process from the first net on, unless it has a handler.
- */
+ * - Connections: one TCP connection between every two members, made by coll_join between ports that coll_open has
+ * opened.
+ * - Threads: Gloo has one for each net, and each member has one that watches, from coll_join to coll_leave. coll_join
+ * has one more for each other member while it runs. They take no signals. Descriptors: 2 (D - 1) + 1 for each member, 1
+ *   for each net.
+ * - Beginning together: no operation returns ST_OK before all members have called it.
+ * - Bytes are checked end to end. Each operation closes with a digest, between every two members, of what one has sent
+ *   and the other has received, with a key that only the addresses (blobs) tell. A difference is ST_CHECKSUM and names
+ *   the sender; callbacks may have seen the wrong bytes by then. The first message on a connection proves in the same
+ *   way which life of which part has sent it.
+ * - Strangers: the network must be closed to them all the same, and addresses must come on a way that they cannot read.
+ *   Who connects to a port before the member it is meant for spoils the join, which then ends within its time limits.
+ *   Who sends something there that is not Gloo's protocol ends this process, and so may a port scanner: Gloo throws on
+ * a thread of its own. A member that dies in the very moment in which another connects can do that, too.
+ * - Failures are passed on with their suspects. If part 1 has waited for part 2 in vain, all the others name part 2 and
+ *   are STALLED. A member that waits itself is not blamed. Of several members that are silent one is named. A member
+ *   that ends without a word (it was killed, its network is cut) is UNAVAILABLE; if even its kernel is silent, that
+ *   takes about 20 s, unless stall_ns is less.
+ * - Who has only opened hears nothing of the others: if one of them fails, the others' coll_join ends by its limits,
+ *   or by coll_abort.
+ * - Memory: 3 pieces for each other member, until coll_leave.
+ * - SIGPIPE is ignored in the process from the first net on, unless it has a handler. */
 #ifndef GACC_COLL_COLL_GLOO_H
 #define GACC_COLL_COLL_GLOO_H
 
