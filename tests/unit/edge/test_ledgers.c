@@ -23,7 +23,8 @@ static enum status keep(void *arg, const struct history_window *w)
 {
 	kept = *w;
 	ck_assert_uint_le(w->n_micros, 8);
-	memcpy(micros, w->micro, w->n_micros * sizeof(*micros));
+	if (w->n_micros)
+		memcpy(micros, w->micro, w->n_micros * sizeof(*micros));
 	n_windows++;
 	return ST_OK;
 }
