@@ -14,9 +14,10 @@
 #include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/timerfd.h>
 #include <unistd.h>
 
-#define HANG_UP 2 /* data of the attach socket's event; that of the bell is 1 */
+enum { HANG_UP = 2, TIMER = 3 }; /* data of the attach socket's and the timer's events; that of the bell is 1 */
 
 /* ---- shared memory: each word is read once and written once, by one instruction ---- */
 
@@ -111,6 +112,18 @@ static enum status watch_socket(int epoll, int socket, char *why, size_t n_why)
 	return ST_OK;
 }
 
+/* Without one, sleeps have timeouts. */
+static void add_timer(struct cells *c)
+{
+	struct epoll_event e = { .events = EPOLLIN, .data.u64 = TIMER };
+
+	c->timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+	if (c->timer < 0 || !epoll_ctl(c->waits, EPOLL_CTL_ADD, c->timer, &e))
+		return;
+	close(c->timer);
+	c->timer = -1;
+}
+
 /* Numbers go on where a process of this session may have stopped; what it left open stays so until it is answered. */
 static void adopt_cells(struct cells *c)
 {
@@ -135,6 +148,7 @@ enum status cells_open(struct cells *out, const struct cells_fds *fds, const str
 			       .n_tensors = o->n_tensors,
 			       .submit = fds->submit,
 			       .waits = fds->waits,
+			       .timer = -1,
 			       .patience_ms = CELLS_PATIENCE_MS };
 	if (fds->memory < 0 || fds->submit < 0 || fds->waits < 0)
 		st = fail(why, n_why, "descriptors", "not all of them have come");
@@ -146,6 +160,8 @@ enum status cells_open(struct cells *out, const struct cells_fds *fds, const str
 		st = check_header(out, o, why, n_why);
 	if (!st)
 		st = watch_socket(fds->waits, socket, why, n_why);
+	if (!st)
+		add_timer(out);
 	if (!st)
 		adopt_cells(out);
 	if (fds->memory >= 0)
@@ -163,6 +179,8 @@ void cells_close(struct cells *c)
 		munmap(c->mem, c->bytes);
 	if (c->submit >= 0)
 		close(c->submit);
+	if (c->timer >= 0)
+		close(c->timer);
 	if (c->waits >= 0)
 		close(c->waits);
 	*c = (struct cells){ 0 };
@@ -191,15 +209,41 @@ static bool read_answer(struct cells *c, uint32_t cell, struct gacc_box_answer *
 	return true;
 }
 
-/* Sleeps until a bell or a hang-up; false: hang-up, or no sleep was possible. */
-static bool sleep_until_bell(struct cells *c, int64_t ms)
+/* A timeout costs each sleep a timer of the kernel's that is set and removed again. This one stays set: it rings at
+ * `end`, or before it, as an earlier sleep has wanted, and is then set anew. false: a timeout is needed. */
+static bool set_timer(struct cells *c, int64_t end)
 {
-	struct epoll_event e[2];
-	int n = epoll_wait(c->waits, e, 2, ms > INT32_MAX ? INT32_MAX : (int)ms);
+	const struct itimerspec at = { .it_value = { end / 1000, end % 1000 * 1000000 } };
+
+	if (c->timer < 0)
+		return false;
+	if (c->rings_ms && c->rings_ms <= end)
+		return true;
+	c->rings_ms = timerfd_settime(c->timer, TFD_TIMER_ABSTIME, &at, NULL) ? 0 : end;
+	return c->rings_ms;
+}
+
+static void hear_timer(struct cells *c)
+{
+	uint64_t times;
+
+	if (read(c->timer, &times, sizeof(times)) == sizeof(times))
+		c->rings_ms = 0;
+}
+
+/* Sleeps until a bell, a hang-up or `end`, at most, which is `ms` away; false: hang-up, or no sleep was possible. */
+static bool sleep_until_bell(struct cells *c, int64_t end, int64_t ms)
+{
+	struct epoll_event e[3];
+	int timeout = ms > INT32_MAX ? INT32_MAX : (int)ms;
+	int n = epoll_wait(c->waits, e, 3, set_timer(c, end) ? -1 : timeout);
 
 	for (int i = 0; i < n; i++)
 		if (e[i].data.u64 == HANG_UP)
 			return false;
+	for (int i = 0; i < n; i++)
+		if (e[i].data.u64 == TIMER)
+			hear_timer(c);
 	return n >= 0 || errno == EINTR;
 }
 
@@ -230,7 +274,7 @@ bool cells_await(struct cells *c, uint64_t seq, int64_t ms, struct gacc_box_answ
 			return false;
 		if (end < 0)
 			end = now_ms() + ms;
-		may_sleep = sleep_until_bell(c, left);
+		may_sleep = sleep_until_bell(c, end, left);
 		left = end - now_ms();
 	}
 }

@@ -38,6 +38,8 @@ struct cells {
 	size_t bytes;
 	uint64_t sgen, n_tensors;
 	int submit, waits;
+	int timer;	  /* in `waits`: ends sleeps; -1: they have timeouts */
+	int64_t rings_ms; /* when it rings, as now_ms() counts; 0: it is not set */
 	int patience_ms;
 	uint64_t seq;		       /* given last */
 	uint64_t open[GACC_BOX_CELLS]; /* numbers of requests whose answers were not read; 0: the cell is free */

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/timerfd.h>
 #include <unistd.h>
 
 Suite *cells_open_suite(void);
@@ -308,6 +309,74 @@ static void wait_is_ended_by(void *(*what)(void *))
 	pthread_join(thread, NULL);
 }
 
+static void *answer_later(void *seq)
+{
+	sleep_ms(3 * SHORT_MS);
+	answer(*(uint64_t *)seq);
+	bell();
+	return NULL;
+}
+
+/* Waits for an answer that comes after 3 * SHORT_MS, or never; says how long that took. */
+static int64_t wait_for(int64_t limit_ms, bool answered)
+{
+	struct gacc_box_answer a;
+	uint64_t seq = cells_publish(&cells, push_of(0), NULL);
+	int64_t start = now_ms();
+	pthread_t thread;
+
+	if (answered)
+		ck_assert_int_eq(pthread_create(&thread, NULL, answer_later, &seq), 0);
+	ck_assert_int_eq(cells_await(&cells, seq, limit_ms, &a), answered);
+	start = now_ms() - start;
+	if (answered)
+		pthread_join(thread, NULL);
+	else
+		answer(seq);
+	ck_assert(cells_usable(&cells)); /* takes the late one */
+	return start;
+}
+
+/* The timer of one sleep is still set in the next, which must end neither by it nor without it. In the second round
+ * there is none. */
+START_TEST(each_wait_has_its_own_limit)
+{
+	if (_i) {
+		close(cells.timer);
+		cells.timer = -1;
+	}
+	ck_assert_int_lt(wait_for(LONG_MS, true), LONG_MS);
+	for (int i = 0; i < 2; i++) {
+		int64_t took = wait_for(SHORT_MS, false); /* earlier than the one that is set */
+
+		ck_assert_int_ge(took, SHORT_MS);
+		ck_assert_int_lt(took, LONG_MS / 2);
+	}
+	wait_for(4 * SHORT_MS, true); /* leaves one that is about to ring */
+	ck_assert_int_ge(wait_for(5 * SHORT_MS, false), 5 * SHORT_MS);
+	ck_assert_int_lt(wait_for(LONG_MS, true), LONG_MS);
+}
+END_TEST
+
+static int64_t rings_in_ms(void)
+{
+	struct itimerspec t;
+
+	ck_assert_int_eq(timerfd_gettime(cells.timer, &t), 0);
+	return t.it_value.tv_sec * 1000 + t.it_value.tv_nsec / 1000000;
+}
+
+/* It is not set anew for each sleep: that is what it saves. */
+START_TEST(the_timer_of_an_earlier_limit_stays)
+{
+	wait_for(LONG_MS, true);
+	int64_t before = rings_in_ms();
+	wait_for(LONG_MS, true);
+	ck_assert_int_gt(before, 0);
+	ck_assert_int_le(rings_in_ms(), before - 3 * SHORT_MS + 1);
+}
+END_TEST
+
 START_TEST(closed_ends_a_wait)
 {
 	wait_is_ended_by(close_soon);
@@ -418,6 +487,8 @@ int main(void)
 	tcase_add_test(tc, no_answer_in_time);
 	tcase_add_test(tc, an_answer_that_was_there_needs_no_time);
 	tcase_add_test(tc, closed_is_for_good);
+	tcase_add_loop_test(tc, each_wait_has_its_own_limit, 0, 2);
+	tcase_add_test(tc, the_timer_of_an_earlier_limit_stays);
 	tcase_add_test(tc, closed_ends_a_wait);
 	tcase_add_test(tc, a_hang_up_ends_a_wait);
 	tcase_add_test(tc, bells_alone_say_nothing);
