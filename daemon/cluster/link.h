@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The way between a coordinator and a node: reports, events, views, ledgers and what has become of placements go up;
- * orders, placements and their end go down. All are packed.
+/* The way between a coordinator and a node: reports, events, views, ledgers, tensor sets and what has become of
+ * placements and checkpoints go up; orders, placements, their end and checkpoints that are wanted go down. All are
+ * packed.
  *
  * This is the link inside one process, where a gaccd coordinates jobs whose parts it has itself. A message is delivered
  * by link_run, never while its sender is still at work; messages of one kind keep their order. What cannot be queued is

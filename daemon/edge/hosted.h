@@ -141,7 +141,7 @@ struct hosted *hosted_find_named(const struct daemon *, const char *name, uint32
 bool hosted_is_of(const struct hosted *, uint32_t uid);
 bool hosted_ended(const struct hosted *);
 /* Its part, if that is on this node; NULL: it is not, or not yet, or not any more. For what has no message yet: the
- * saving of checkpoints, the norms of a window that is decided, a trainer's Attach. All else goes over the link. */
+ * norms of a window that is decided, and a trainer's Attach. All else goes over the link. */
 struct part *hosted_part(const struct hosted *);
 enum job_state hosted_state(const struct hosted *, const char **out_reason, int64_t *out_since_unix_ns);
 /* Bytes of memory that its part was last said to have. */
