@@ -9,8 +9,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* Micro-batches of a window that are sent at all: they take some 30 ms of both sides' loops, and 10 MB on the way. */
+#define LEDGER_MOST (1u << 18)
 #define LEDGER_PORTION                                                                                                 \
-	2048 /* micro-batches in a message, at most: some 72 KiB, which malloc gives without a system call */
+	2048 /* micro-batches in a message, at most: some 80 KiB, which malloc gives without a system call */
 
 struct message_bounds;
 struct ProtobufCMessage;

@@ -4,8 +4,8 @@
  * packed.
  *
  * This is the link inside one process, where a gaccd coordinates jobs whose parts it has itself. A message is delivered
- * by link_run, never while its sender is still at work; messages of one kind keep their order. What cannot be queued is
- * lost, as on any link: both sides repeat what has not arrived. One thread.
+ * by link_run, never while its sender is still at work; messages keep their order (a Save counts on it). What cannot be
+ * queued is lost, as on any link: both sides repeat what has not arrived. One thread.
  */
 #ifndef GACC_CLUSTER_LINK_H
 #define GACC_CLUSTER_LINK_H

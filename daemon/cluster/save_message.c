@@ -60,18 +60,17 @@ static enum status check_save(const Gacc__Internal__V1__Save *m, char *why, size
 enum status save_unpack(const void *bytes, size_t n, struct save *out, char *why, size_t n_why)
 {
 	struct ProtobufCMessage *base;
+	*out = (struct save){ .path = "" };
 	enum status st = message_unpack(&gacc__internal__v1__save__descriptor, bytes, n, &base, why, n_why);
 	if (st)
 		return st;
 	const Gacc__Internal__V1__Save *m = (const Gacc__Internal__V1__Save *)base;
 	st = check_save(m, why, n_why);
-	if (!st) {
-		*out = (struct save){ .path = "" };
 #define X(field) out->field = m->field;
-		SAVE_FIELDS(X)
+	SAVE_FIELDS(X)
 #undef X
+	if (!st)
 		memcpy(out->path, m->path.data, m->path.len);
-	}
 	bytes_free(base);
 	return st;
 }

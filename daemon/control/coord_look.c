@@ -239,7 +239,7 @@ bool coord_window_at_parts(const struct coord *c, uint64_t *out)
 	if (c->phase != COORD_ENDING)
 		return c->phase >= COORD_COLLECT && c->phase <= COORD_PERSIST;
 	COORD_EACH_PART(c, i)
-	if (c->peer[i].last.window != *out)
+	if (!c->peer[i].known || c->peer[i].last.window != *out)
 		return false;
 	return true;
 }

@@ -250,8 +250,6 @@ bool job_params_ready(const struct job *);
 /* ENGINE_CHECKPOINT would find the parameters of the last outcome that this job knows: no COMMIT is on its way. Not if
  * they are lost. */
 bool job_can_checkpoint(const struct job *);
-/* The outcome of the window before the open one; NULL: there is none, or it is not known any more. */
-const struct commit *job_last_commit(const struct job *);
 uint64_t job_generation(const struct job *, uint32_t rank); /* of the rank's session; 0: none */
 /* The rank's session is still this one, and has not said good-bye. */
 bool job_session_is(const struct job *, uint32_t rank, uint64_t generation);

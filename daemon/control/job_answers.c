@@ -261,7 +261,7 @@ void job_on_answer(struct job *j, const struct engine_answer *a, struct now now)
 	case ENGINE_START:
 	case ENGINE_STOP:
 	case ENGINE_PING:
-	case ENGINE_CHECKPOINT: /* handled by daemon/edge */
+	case ENGINE_CHECKPOINT: /* runtime/part_saving.c */
 	case ENGINE_RESTORE:
 		break;
 	case ENGINE_DISARM: /* the GO has been answered before */

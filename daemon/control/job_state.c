@@ -195,13 +195,6 @@ bool job_can_checkpoint(const struct job *j)
 	return j->engine_up && j->mirror.r.params_ready && !j->mirror.r.params_nonfinite && !j->commit_command;
 }
 
-const struct commit *job_last_commit(const struct job *j)
-{
-	/* not always the newest: after a restart the journal may have one that the engine has not */
-	const struct past_window *p = past_find(j, j->mirror.r.window - 1);
-	return p ? &p->commit : NULL;
-}
-
 uint64_t job_generation(const struct job *j, uint32_t rank)
 {
 	const struct rank *r = job_rank(j, rank);

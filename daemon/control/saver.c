@@ -149,10 +149,9 @@ bool saver_end(struct saver *s, bool completed)
 	return true;
 }
 
-void saver_give_up(struct saver *s, enum status st)
+/* Wants that have not begun fail. */
+static void give_up(struct saver *s, enum status st)
 {
-	if (s->state == SAVER_WRITING)
-		s->state = SAVER_IDLE;
 	if (s->state > SAVER_IDLE)
 		return;
 	while (s->n_wants)
@@ -166,7 +165,7 @@ void saver_switch_off(struct saver *s, enum status st)
 {
 	s->every_steps = 0;
 	s->save_at_end = false;
-	saver_give_up(s, st);
+	give_up(s, st);
 }
 
 void saver_on_swept(struct saver *s, uint64_t last_id)

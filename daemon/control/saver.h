@@ -17,7 +17,7 @@
 enum saver_state {
 	SAVER_NEW,	 /* the job has no parameters yet */
 	SAVER_SWEEPING,	 /* what earlier writers left is deleted */
-	SAVER_IDLE,	 /* nothing is under way; the first want begins as soon as the engine can */
+	SAVER_IDLE,	 /* nothing is under way; the first want begins as soon as the parts can be asked */
 	SAVER_WRITING,	 /* the engine writes, or is about to */
 	SAVER_SEALING,	 /* the manifest is written, the directory gets its name */
 	SAVER_RECORDING, /* the journal hears of it */
@@ -32,7 +32,7 @@ struct save_want {
 	bool inside_window;
 	bool at_end;
 	bool retried;		/* its first engine died */
-	uint64_t step;		/* steps applied when the engine began with it */
+	uint64_t step;		/* steps applied when it was asked for */
 	uint8_t request_id[16]; /* zeros: the policy's */
 };
 
@@ -80,8 +80,6 @@ void saver_kick(struct saver *);
 /* The job ends. true: a checkpoint comes first, end_ready follows. After another end than completion nothing comes
  * first and all wants fail. */
 bool saver_end(struct saver *, bool completed);
-/* The engine will not come back: wants that it has not begun fail. */
-void saver_give_up(struct saver *, enum status);
 /* Nothing can be saved where it should be: the wants fail, and neither the policy nor the end asks again. */
 void saver_switch_off(struct saver *, enum status);
 

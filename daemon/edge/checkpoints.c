@@ -260,11 +260,11 @@ void saving_look(struct hosted *h)
 	struct saving *s = h->saving;
 	const struct commit *k = coord_last_commit(h->coord);
 	uint64_t window;
-	if (!coord_window_at_parts(h->coord, &window))
+	bool fails = coord_phase(h->coord) >= COORD_ENDING && coord_end_status(h->coord);
+	if (fails || !coord_window_at_parts(h->coord, &window))
 		return;
 	start(h);
-	bool fails = coord_phase(h->coord) >= COORD_ENDING && coord_end_status(h->coord);
-	if (!k || k->window + 1 != window || fails || (s->have_last && s->last.window == k->window))
+	if (!k || k->window + 1 != window || (s->have_last && s->last.window == k->window))
 		return;
 	s->last = *k;
 	s->have_last = true;
@@ -292,6 +292,11 @@ bool saving_hold_end(struct hosted *h, enum status end, const char *reason)
 	s->end_held = true; /* before: end_ready may come at once */
 	s->end_held = saver_end(&s->saver, end == ST_OK);
 	return s->end_held;
+}
+
+bool saving_ready(const struct hosted *h)
+{
+	return h->saving && h->saving->saver.state != SAVER_NEW;
 }
 
 enum status saving_request(struct hosted *h, const uint8_t request_id[16], bool inside_window)

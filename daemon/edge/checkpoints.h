@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Checkpoints of a running job: connects control/saver.h with the node of the part, pool and journal, and keeps the
- * list. Private to
- * the edge; loop thread.
+ * list. Private to the edge; loop thread.
  *
  * The pool makes, seals and deletes directories; the part's engine writes the files.
  */
@@ -30,6 +29,8 @@ void saving_tick(struct hosted *, struct now);
 /* The job ends: true when a checkpoint comes first, which then calls hosted_write_end. */
 bool saving_hold_end(struct hosted *, enum status end, const char *reason);
 
+/* It knows which checkpoints there are. false: it has just been recovered, and its node has not said that it has it. */
+bool saving_ready(const struct hosted *);
 /* Wants a checkpoint; one with this request id that is known already is that one. ST_NOT_SUPPORTED: its directory
  * cannot be used (an event has said why). ST_RESOURCE_EXHAUSTED, ST_JOB_ENDED. */
 enum status saving_request(struct hosted *, const uint8_t request_id[16], bool inside_window);

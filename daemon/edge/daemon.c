@@ -105,9 +105,10 @@ static void on_tick(uv_timer_t *h)
 		return;
 	listener_heal(d->listener);
 	attach_heal(d->attach);
+	parts_tick(d, now);
+	links_run_now(d); /* after a long pause nobody was silent but this process */
 	for (uint32_t i = 0; i < d->n_jobs; i++)
 		hosted_tick(d->job[i], now);
-	parts_tick(d, now);
 	disk_watch_tick(d, now);
 	limit_logs(d, now);
 	state_share_tick(d, now);

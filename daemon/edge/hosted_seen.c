@@ -29,6 +29,7 @@ void hosted_take_view(struct daemon *d, const struct link_message *m)
 		links_refuse(m, why);
 	if (st || !concerns_us(h, &v))
 		return;
+	h->changed |= !h->seen || !part_view_same(&h->seen->view, &v);
 	if (!h->seen)
 		h->seen = malloc(sizeof(*h->seen));
 	if (h->seen)

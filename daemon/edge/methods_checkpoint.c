@@ -18,7 +18,7 @@ static struct hosted *savable_job(struct rpc_call *call, const char *name)
 	if (!h || !may_change(call, h))
 		return NULL;
 	unsigned long long id = h->id;
-	bool ready = h->coord && coord_phase(h->coord) > COORD_START;
+	bool ready = h->coord && coord_phase(h->coord) > COORD_START && saving_ready(h);
 	if (hosted_ended(h) || coord_phase(h->coord) >= COORD_ENDING)
 		rpc_failf(call, ST_JOB_ENDED, "job %llu has ended", id);
 	else if (h->spec->optim.type == OPTIM_CLIENT)

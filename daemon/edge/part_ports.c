@@ -121,17 +121,17 @@ static void on_saved(void *ctx, const struct part_saved *is)
 	links_send(daemon_of_node(p->node), LINK_SAVED, p->id, is->part, bytes, n);
 }
 
-/* Nobody else would answer: the part is gone, or was never here. */
-static void refuse_save(struct daemon *d, const struct save *w)
+/* Nobody else would answer. */
+static void refuse_save(struct daemon *d, const struct save *w, enum status st, const char *why)
 {
 	struct part_saved is = { .job_id = w->job_id,
 				 .epoch = w->epoch,
 				 .part = w->part,
 				 .term = w->term,
 				 .number = w->number,
-				 .status = ST_JOB_NOT_FOUND };
+				 .status = st };
 	size_t n = 0;
-	snprintf(is.text, sizeof(is.text), "node %.80s does not have part %u", d->node.conf->node.name, w->part);
+	snprintf(is.text, sizeof(is.text), "%s", why);
 	void *bytes = saved_pack(&is, &n);
 	links_send(d, LINK_SAVED, w->job_id, w->part, bytes, n);
 }
@@ -142,14 +142,19 @@ void part_take_save(struct daemon *d, const struct link_message *m)
 	struct save w;
 	char why[200];
 	enum status st = save_unpack(m->bytes, m->n, &w, why, sizeof(why));
-	if (st == ST_VERSION_SKEW)
+	if (st == ST_VERSION_SKEW) { /* repeated, it would be the same */
 		links_refuse(m, why);
+		if (w.number && w.epoch && w.term)
+			refuse_save(d, &w, st, why);
+	}
 	if (st || w.job_id != m->job)
 		return;
-	if (p)
+	if (p) {
 		part_on_save(p, &w);
-	else
-		refuse_save(d, &w);
+		return;
+	}
+	snprintf(why, sizeof(why), "node %.80s does not have part %u", d->node.conf->node.name, w.part);
+	refuse_save(d, &w, ST_JOB_NOT_FOUND, why);
 }
 
 const struct part_ports *part_ports(void)

@@ -309,12 +309,12 @@ START_TEST(the_end_waits_for_what_is_under_way)
 }
 END_TEST
 
-START_TEST(an_engine_that_never_comes_ends_the_wait)
+START_TEST(a_place_that_is_no_good_ends_the_wait)
 {
 	open_saver(0, true);
 	can_begin = false;
 	ck_assert(saver_end(&s, true));
-	saver_give_up(&s, ST_ENGINE_DOWN);
+	saver_switch_off(&s, ST_IO_ERROR);
 	ASKED("w-E");
 }
 END_TEST
@@ -377,7 +377,7 @@ int main(void)
 	tcase_add_test(c, the_end_waits_for_its_checkpoint);
 	tcase_add_loop_test(c, the_end_does_not_repeat_the_last_step, 0, 4);
 	tcase_add_test(c, the_end_waits_for_what_is_under_way);
-	tcase_add_test(c, an_engine_that_never_comes_ends_the_wait);
+	tcase_add_test(c, a_place_that_is_no_good_ends_the_wait);
 	tcase_add_test(c, where_nothing_can_be_saved_nothing_is_asked_again);
 	tcase_add_test(c, a_cancelled_job_waits_for_nothing);
 	tcase_add_test(c, wants_have_a_limit);

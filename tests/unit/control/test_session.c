@@ -304,26 +304,6 @@ START_TEST(a_restarted_gaccd_knows_the_last_digest)
 }
 END_TEST
 
-/* gaccd has died between a commit and the engine's update: the outcome that the parameters show is the one before. */
-START_TEST(the_last_commit_is_the_engines)
-{
-	const uint64_t counted[4] = { 0 };
-	for (uint64_t w = 0; w < 2; w++) {
-		const struct commit k = {
-			.window = w, .applied_step = w + 1, .outcome = OUTCOME_APPLIED, .next_micro_size = 4
-		};
-		job_restore_window(job, &k, counted, (uint32_t)record.n_words);
-	}
-	ck_assert_ptr_null(job_last_commit(job));
-	job_on_engine_down(job, now);
-	record.r.window = 1;
-	record.r.phase = WINDOW_PREPARED;
-	ck_assert_int_eq(job_on_engine_up(job, &record, now), ST_OK);
-	ck_assert_ptr_nonnull(job_last_commit(job));
-	ck_assert_uint_eq(job_last_commit(job)->window, 0);
-}
-END_TEST
-
 /* gaccd has been started again, and the trainer has not found it yet. */
 START_TEST(a_trainer_that_dies_before_it_is_back_is_lost)
 {
@@ -482,7 +462,6 @@ int main(void)
 	tcase_add_test(c, an_acknowledgement_of_a_job_that_ends_is_well);
 	tcase_add_loop_test(c, acknowledgements_outlive_gaccd, 0, 3);
 	tcase_add_test(c, a_restarted_gaccd_knows_the_last_digest);
-	tcase_add_test(c, the_last_commit_is_the_engines);
 	c = tcase_create("two ranks");
 	tcase_add_checked_fixture(c, setup_two, teardown_two);
 	tcase_add_loop_test(c, the_spare_slots_are_one_ranks_until_it_attaches_anew, 0, 2);

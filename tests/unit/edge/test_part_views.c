@@ -150,6 +150,24 @@ START_TEST(overtaken_views_are_dropped)
 }
 END_TEST
 
+/* They are told of another view once, and not of a repeated one. */
+START_TEST(watchers_hear_of_another_view)
+{
+	struct part_view v = good();
+	job->changed = false;
+	after(v);
+	ck_assert(job->changed);
+	job->changed = false;
+	v.number++;
+	after(v);
+	ck_assert(!job->changed);
+	v.number++;
+	v.engine_pid = 77;
+	after(v);
+	ck_assert(job->changed);
+}
+END_TEST
+
 START_TEST(views_of_others_are_dropped)
 {
 	struct part_view v;
@@ -241,6 +259,7 @@ Suite *views_suite(void)
 	tcase_add_test(t, what_is_not_new_is_sent_every_ten_seconds);
 	tcase_add_test(t, many_changes_are_few_views);
 	tcase_add_test(t, overtaken_views_are_dropped);
+	tcase_add_test(t, watchers_hear_of_another_view);
 	tcase_add_test(t, views_of_others_are_dropped);
 	tcase_add_test(t, a_view_that_cannot_be_read_changes_nothing);
 	tcase_add_test(t, a_job_stays_until_its_part_has_let_go);

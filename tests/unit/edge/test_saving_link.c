@@ -190,6 +190,30 @@ START_TEST(a_part_that_is_gone_fails_the_checkpoint)
 }
 END_TEST
 
+/* A job that fails before any node has it has nothing to sweep, and its directory is not looked at. */
+START_TEST(a_job_that_never_began_does_not_look_at_the_disk)
+{
+	ck_assert(!saving_ready(job));
+	coord_end(job->coord, ST_CANCELLED, "by a test", node_now());
+	ck_assert_uint_eq(job->saving->n_working, 0);
+	ck_assert_int_eq(job->saving->saver.state, SAVER_OVER);
+}
+END_TEST
+
+START_TEST(it_is_ready_when_its_node_has_memory)
+{
+	seen.lost[LINK_PLACED] = seen.lost[LINK_REPORT] = true;
+	placing_send(job, node_now());
+	UNTIL(there() && there()->engine.proc && seen.n[LINK_PLACED] && seen.n[LINK_REPORT]);
+	ck_assert(!saving_ready(job));
+	seen.lost[LINK_PLACED] = seen.lost[LINK_REPORT] = false;
+	kill_engine();
+	UNTIL(saving_ready(job) && job->saving->save_bytes);
+	ck_assert_uint_ge(job->saving->save_bytes, RIG_ELEMENTS * sizeof(float));
+	ck_assert_uint_ge(job->saving->carry_bytes, RIG_ELEMENTS * sizeof(float));
+}
+END_TEST
+
 static void say(const struct part_saved *is)
 {
 	size_t n;
@@ -252,6 +276,17 @@ START_TEST(a_wish_that_cannot_be_read_is_dropped)
 	free(bytes);
 	ck_assert_ptr_null(there()->save);
 	w.job_id = JOB;
+	w.path[0] = '\0'; /* as another version may send it: its sender hears why */
+	bytes = save_pack(&w, &n);
+	const struct link_message strange = { LINK_SAVE, JOB, 0, bytes, n, NULL };
+	part_take_save(&other, &strange);
+	free(bytes);
+	UNTIL(seen.n[LINK_SAVED]);
+	ck_assert_int_eq(seen.saved.status, ST_VERSION_SKEW);
+	ck_assert_msg(strstr(seen.saved.text, "Save.path") != NULL, "%s", seen.saved.text);
+	seen.n[LINK_SAVED] = 0;
+	ck_assert_ptr_null(there()->save);
+	strcpy(w.path, "/tmp");
 	w.epoch = 2; /* of a later placement */
 	part_on_save(there(), &w);
 	for (int i = 0; i < 5; i++)
@@ -276,5 +311,7 @@ Suite *saving_suite(void)
 	tcase_add_test(t, a_part_that_is_gone_fails_the_checkpoint);
 	tcase_add_loop_test(t, wrong_answers_are_not_taken, 0, 2);
 	tcase_add_test(t, a_wish_that_cannot_be_read_is_dropped);
+	tcase_add_test(t, a_job_that_never_began_does_not_look_at_the_disk);
+	tcase_add_test(t, it_is_ready_when_its_node_has_memory);
 	return s;
 }
