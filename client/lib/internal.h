@@ -318,8 +318,8 @@ size_t sender_queued(struct sender *sender, uint32_t *out);
 /* Is one of them from this slot? Takes NULL. */
 bool sender_uses(struct sender *sender, uint32_t slot);
 /* Waits until at most `limit` pushes are queued: *out_failed is NULL; or until the sender has halted: the push that
- * failed, the first of the queue. False: neither within `ms` (INT64_MAX: for ever), and *out_first is a copy of the
- * first, without its `present`. */
+ * failed, the first of the queue. False: neither within `ms` (INT64_MAX: for ever), and *out_first has window and
+ * micro-batch of the first. */
 bool sender_wait(struct sender *sender, size_t limit, int64_t ms, struct push **out_failed, struct push *out_first);
 /* Removes the first n pushes, or all if there are fewer. It must have halted. The next one, which was not sent; NULL:
  * none is left, and the sender goes on. */

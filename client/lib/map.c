@@ -195,7 +195,25 @@ static void unmap(struct mapping *m)
 	m->base = NULL;
 }
 
-/* Does the new memory hold what the layout needs, and is it of the size that the old one had? */
+/* It is put exactly where the old one lies, and pointers into that stay. */
+static bool same_shape(const struct mapping *old, const struct mapping *fresh)
+{
+	return !old->base || !fresh->base || (old->bytes == fresh->bytes && old->data_offset == fresh->data_offset);
+}
+
+/* The status page is known to nobody, and may be another one. */
+static bool same_shapes(const struct memory *old, const struct memory *fresh)
+{
+	bool ok = same_shape(&old->params, &fresh->params);
+
+	for (int i = 0; i < SLOTS_MAX; i++)
+		ok = ok && same_shape(&old->slot[i], &fresh->slot[i]);
+	for (int i = 0; i < 2; i++)
+		ok = ok && same_shape(&old->reduced[i], &fresh->reduced[i]);
+	return ok;
+}
+
+/* Does the new memory hold what the layout needs, and is it of the shape that the old one had? */
 static enum status check_fresh(const struct memory *fresh, const struct memory *old, const struct gacc_job *job,
 			       struct rpc_failure *f)
 {
@@ -211,8 +229,7 @@ static enum status check_fresh(const struct memory *fresh, const struct memory *
 	     (!fresh->status.base || fresh->status.bytes - fresh->status.data_offset >= sizeof(struct status_page));
 	if (!ok)
 		return fail(f, ST_SEGMENT_CORRUPT, "segments", "one is missing or too small for the tensor set");
-	if (old->params.base &&
-	    (old->params.bytes != fresh->params.bytes || old->slot[0].bytes != fresh->slot[0].bytes))
+	if (!same_shapes(old, fresh))
 		return fail(f, ST_LAYOUT_MISMATCH, "segments", "sizes changed over a restart");
 	return ST_OK;
 }
@@ -249,8 +266,10 @@ static enum status move_all(struct memory *old, struct memory *fresh)
 		st = fresh->reduced[i].base ? move_in(&old->reduced[i], &fresh->reduced[i]) : ST_OK;
 	if (!st)
 		st = move_in(&old->params, &fresh->params);
-	if (!st && fresh->status.base)
+	if (!st && fresh->status.base) {
+		unmap(&old->status);
 		st = move_in(&old->status, &fresh->status);
+	}
 	return st;
 }
 

@@ -194,10 +194,8 @@ bool sender_wait(struct sender *s, size_t limit, int64_t ms, struct push **out_f
 				      : pthread_cond_timedwait(&s->changed, &s->lock, &end);
 	done = s->n <= limit || s->halted;
 	*out_failed = s->halted ? &s->queue[0] : NULL;
-	if (!done) {
-		*out_first = s->queue[0];
-		out_first->present = NULL;
-	}
+	if (!done) /* the rest is the sender's of the moment */
+		*out_first = (struct push){ .window = s->queue[0].window, .micro = s->queue[0].micro };
 	pthread_mutex_unlock(&s->lock);
 	return done;
 }

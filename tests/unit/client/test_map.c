@@ -84,6 +84,40 @@ START_TEST(keeps_the_same_memory)
 }
 END_TEST
 
+enum change { LARGER_SLOT, LARGER_PARAMS, SMALLER_SLOT, OTHER_OFFSET, LARGER_STATUS, N_CHANGES };
+
+static void resize(struct map_daemon *d, int i, size_t pages)
+{
+	close(d->fds[i]);
+	d->fds[i] = map_memfd(pages * PAGE, true);
+	d->segment[i].bytes = pages * PAGE;
+}
+
+/* Memory of another size does not fit where the old one was: what lies behind that is the trainer's. The status page
+ * may lie anywhere. */
+START_TEST(remaps_what_has_the_same_shape)
+{
+	struct map_daemon first, second;
+	unsigned char *slot, was;
+
+	map_daemon_init(&first);
+	resize(&first, 1, 4);
+	ck_assert_int_eq(map_with(&first), ST_OK);
+	map_daemon_fini(&first);
+	slot = mapping_data(&map_job.memory.slot[1]);
+	slot[0] = was = 9;
+	map_daemon_init(&second);
+	resize(&second, 1, _i == LARGER_SLOT ? 6 : _i == SMALLER_SLOT ? 3 : 4);
+	resize(&second, 2, _i == LARGER_PARAMS ? 5 : 3);
+	resize(&second, 3, _i == LARGER_STATUS ? 5 : 3);
+	second.segment[1].data_offset = _i == OTHER_OFFSET ? 2 * PAGE : PAGE;
+	ck_assert_int_eq(map_with(&second), _i == LARGER_STATUS ? ST_OK : ST_LAYOUT_MISMATCH);
+	ck_assert(mapping_data(&map_job.memory.slot[1]) == slot && slot[0] == was);
+	ck_assert_uint_eq(map_job.memory.status.bytes, _i == LARGER_STATUS ? 5 * PAGE : 3 * PAGE);
+	map_daemon_fini(&second);
+}
+END_TEST
+
 enum lie { UNSEALED, SHORT_FILE, SMALL_SLOT, NO_PARAMS, TWICE, FD_MISSING, OFFSET_OUTSIDE, REFUSED, N_LIES };
 
 static void tell_lie(struct map_daemon *d, enum lie lie)
@@ -338,6 +372,7 @@ int main(void)
 	tcase_add_checked_fixture(tc, map_setup, map_teardown);
 	tcase_add_test(tc, maps_and_shares);
 	tcase_add_test(tc, remaps_in_place);
+	tcase_add_loop_test(tc, remaps_what_has_the_same_shape, 0, N_CHANGES);
 	tcase_add_test(tc, keeps_the_same_memory);
 	tcase_add_loop_test(tc, believes_no_lie, 0, N_LIES);
 	tcase_add_test(tc, a_mailbox_comes_along);
