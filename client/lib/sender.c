@@ -9,9 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* An attempt ends the session's use only when it is over, so those that need little time have little. */
-#define ATTEMPT_MS 5000
-#define INLINE_MS 60000
+#define ATTEMPT_MS 60000
 #define READY_MS 100 /* after which it is seen whether to stop */
 
 struct sender {
@@ -44,7 +42,7 @@ static enum status attempt(struct sender *s)
 
 	memset(&failure, 0, sizeof(failure));
 	if (push_await_ready(s->job, push, READY_MS))
-		return push_attempt(s->job, push, s->job->memory.inlined ? INLINE_MS : ATTEMPT_MS, &failure);
+		return push_attempt(s->job, push, ATTEMPT_MS, &failure);
 	return push_ready_left(s->job, push) > 0 ? ST_STALLED : ST_DEADLINE;
 }
 
