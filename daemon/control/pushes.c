@@ -273,6 +273,30 @@ static bool push_admitted(struct job *j, const struct rank *r, uint64_t call, co
 	return true;
 }
 
+static bool is_same(const struct parked_push *p, const struct push_args *a, uint32_t slot)
+{
+	return p->window == a->window && p->micro == a->micro && p->slot == slot && p->weight == a->weight &&
+	       p->loss == a->loss && p->loss_scale == a->loss_scale && p->lr == a->lr && p->data_key == a->data_key &&
+	       p->zero_after == a->zero_after && p->n_present == a->n_present &&
+	       (!p->n_present || !memcmp(p->present, a->present, p->n_present));
+}
+
+/* A trainer that has given up its call asks once more: it hears what becomes of the push that is under way. A place for
+ * each repeat would leave none for a rank that waits for long. */
+static bool push_joins(struct job *j, struct rank *r, uint64_t call, const struct push_args *a)
+{
+	uint32_t n, slot = session_slots(j, r, &n) + a->slot;
+	for (int i = 0; i < RANK_MAX_PUSHES && !a->streamed; i++) {
+		struct parked_push *p = &r->push[i];
+		if (!p->used || !p->gone || p->no_slot != SLOT_NAMED || !is_same(p, a, slot))
+			continue;
+		p->call = call;
+		p->gone = false;
+		return true;
+	}
+	return false;
+}
+
 static struct parked_push *push_new(struct rank *r)
 {
 	for (int i = 0; i < RANK_MAX_PUSHES; i++)
@@ -335,7 +359,7 @@ void job_push(struct job *j, uint64_t call, const struct session_key *k, const s
 			    (unsigned long long)a->window);
 	else {
 		enum no_slot no_slot = why_no_slot(j, r, a);
-		if (push_admitted(j, r, call, a, no_slot))
+		if (push_admitted(j, r, call, a, no_slot) && !push_joins(j, r, call, a))
 			push_park(j, r, call, a, no_slot, now);
 	}
 }

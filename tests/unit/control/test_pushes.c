@@ -150,6 +150,28 @@ START_TEST(a_push_whose_client_is_gone_counts)
 }
 END_TEST
 
+/* A trainer that waits for long gives up its call and repeats it, each minute: its push has one place all the time.
+ * What says something else is for the engine to judge. */
+START_TEST(a_push_that_is_repeated_has_one_place)
+{
+	struct push_args other = { .weight = 3, .data_key = 100 };
+	for (uint64_t i = 0; i < 12; i++) {
+		push(i, 0, 0);
+		ck_assert(!replied[i]);
+		job_on_call_gone(job, i, 0);
+	}
+	ck_assert_int_eq(count_sent(ENGINE_ADD), 1);
+	push(12, 0, 0);
+	push(13, 0, 0); /* both are there */
+	ck_assert_int_eq(count_sent(ENGINE_ADD), 2);
+	answer(ENGINE_ADD, COUNTED);
+	expect(13, ST_OK, COUNTED);
+	job_on_call_gone(job, 12, 0);
+	job_push(job, 14, &key, &other, now);
+	ck_assert_int_eq(count_sent(ENGINE_ADD), 3);
+}
+END_TEST
+
 /* It has never had the memory, so what is in the slot is not its own: nothing, or the gradients of an inline push
  * before. */
 START_TEST(a_session_that_has_mapped_nothing_pushes_no_slot)
@@ -269,6 +291,7 @@ Suite *pushes_suite(void)
 	tcase_add_loop_test(c, a_repeat_goes_without_a_slot, 0, 2);
 	tcase_add_test(c, a_counted_push_is_told_so_after_the_engines_death);
 	tcase_add_test(c, a_push_whose_client_is_gone_counts);
+	tcase_add_test(c, a_push_that_is_repeated_has_one_place);
 	tcase_add_test(c, a_session_that_has_mapped_nothing_pushes_no_slot);
 	tcase_add_test(c, a_flush_waits_for_pushes);
 	tcase_add_test(c, nothing_is_taken_after_the_last_window);
