@@ -182,7 +182,7 @@ START_TEST(a_mailbox_comes_along)
 	ck_assert(d.asked_mailbox && cells_usable(&map_job.memory.cells));
 	ck_assert_uint_eq(map_job.memory.cells.sgen, 11);
 	map_daemon_fini(&d);
-	ck_assert_int_eq(map_open_fds(), before + 3); /* the socket and two bells */
+	ck_assert_int_eq(map_open_fds(), before + 4); /* the socket, two bells and a timer */
 	memory_unmap(&map_job.memory);
 	ck_assert_int_eq(map_open_fds(), before);
 }
@@ -207,7 +207,7 @@ START_TEST(the_next_session_has_another)
 	ck_assert_uint_eq(map_job.memory.cells.sgen, 12);
 	seq = cells_publish(&map_job.memory.cells, (struct gacc_box_request){ .kind = GACC_BOX_PUSH }, NULL);
 	map_daemon_fini(&second);
-	ck_assert_int_eq(map_open_fds(), before + 3);
+	ck_assert_int_eq(map_open_fds(), before + 4);
 	ck_assert(!cells_await(&map_job.memory.cells, seq, 20000, &a)); /* this socket's hang-up is watched */
 }
 END_TEST
