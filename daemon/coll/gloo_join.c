@@ -202,9 +202,9 @@ void gloo_stop_listening(struct gloo_member *m, bool all)
 		int fd = socket(here->ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 		if (fd < 0)
 			continue;
-		/* whether it is refused or not, nothing listens there any more */
-		(void)!connect(fd, (const struct sockaddr *)here,
-			       here->ss_family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6));
+		socklen_t n = here->ss_family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
+		int error = connect(fd, (const struct sockaddr *)here, n);
+		(void)error; /* it is closed already: as good */
 		close(fd);
 	}
 }

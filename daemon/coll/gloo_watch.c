@@ -12,8 +12,8 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#define WORD_MS 1000 /* for the last word of a member whose connection has ended: milliseconds in fact */
-#define KNOWN_NS 3 * WORD_MS *INT64_C(1000000)
+#define WORD_MS 1000 /* at most, for the last word of a member whose connection has ended */
+#define KNOWN_NS (3 * WORD_MS * INT64_C(1000000)) /* at most, until the watch knows why one has ended */
 #define SELF_SEEN_US 20000 /* a death is seen by all: time for them to see it before this member goes, too */
 #define TICK_MAX_MS 100
 

@@ -55,10 +55,11 @@ static void *abort_later(void *arg)
 {
 	struct hand *h = arg;
 	uint64_t seed = aborting->seed;
-	while (!h->operations)
+	while (!h->operations && !aborting->abort_now)
 		wait_a_ms();
 	struct timespec t = { 0, (long)draw(&seed, 20000000) };
-	nanosleep(&t, NULL);
+	if (!aborting->abort_now)
+		nanosleep(&t, NULL);
 	h->aborted_ns = now_ns();
 	coll_abort(to_abort);
 	return NULL;

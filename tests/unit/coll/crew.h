@@ -28,8 +28,9 @@ struct crew {
 	uint32_t n;
 	int64_t stall_ns, join_ns;
 	uint64_t seed;
-	uint32_t aborts; /* this part calls coll_abort some time after the join; n: none */
-	atomic_bool go;	 /* to join, once all are open */
+	uint32_t aborts;       /* this part calls coll_abort some time after its first operation; n: none */
+	atomic_bool abort_now; /* or at once */
+	atomic_bool go;	       /* to join, once all are open */
 	atomic_bool stop;
 	struct hand hand[CREW_MAX];
 };

@@ -114,6 +114,45 @@ START_TEST(elements_of_every_size)
 }
 END_TEST
 
+/* ---- large pieces, slow sums ---- */
+
+#define LARGE (24u << 20)
+
+static enum status sum_slowly(void *arg, const struct coll_piece *p, const void *const *source, uint32_t n)
+{
+	struct actor *me = arg;
+	wait_ms(10);
+	for (uint32_t s = 0; s < n; s++)
+		if (((const unsigned char *)source[s])[p->n - 1] != s + 1)
+			me->wrong = "not what part s has sent";
+	return ST_OK;
+}
+
+/* Part 0 alone has a share: the other returns when all is sent, and takes its memory away. */
+static void act_large(struct actor *me)
+{
+	static const uint64_t bounds[] = { 0, 4 * LARGE, 4 * LARGE };
+	unsigned char *in = malloc(bounds[1]);
+	memset(in, (int)me->part + 1, bounds[1]);
+	struct coll_exchange x = { in, bounds, LARGE, 4, sum_slowly, me };
+	me->status = coll_exchange(me->c, &x);
+	memset(in, 0, bounds[1]);
+	free(in);
+}
+
+START_TEST(memory_is_kept_until_all_is_sent)
+{
+	r.stall_ns = 3000 * MS;
+	rig_open(&r, 2);
+	rig_join(&r);
+	rig_run(&r, a, act_large, 0, NULL);
+	for (uint32_t s = 0; s < 2; s++) {
+		ck_assert_msg(!a[s].wrong, "%s", a[s].wrong);
+		ck_assert_int_eq(a[s].status, ST_OK);
+	}
+}
+END_TEST
+
 /* ---- who says that it is part 1 ---- */
 
 static struct gloo_blob forged;
@@ -231,6 +270,7 @@ int main(void)
 	tcase_add_checked_fixture(t, broken_setup, broken_teardown);
 	tcase_add_loop_test(t, interfaces_and_addresses, 0, 2);
 	tcase_add_test(t, elements_of_every_size);
+	tcase_add_test(t, memory_is_kept_until_all_is_sent);
 	tcase_add_loop_test(t, members_prove_who_they_are, 0, 2);
 	tcase_add_test(t, a_bit_that_changes_on_the_way_is_found);
 	tcase_add_test(t, nobody_writes_late);

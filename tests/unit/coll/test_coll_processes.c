@@ -183,6 +183,43 @@ START_TEST(abort_takes_milliseconds)
 }
 END_TEST
 
+/* One large piece goes to part 0, again and again; no operation is counted. */
+static enum status sum_nothing(void *arg, const struct coll_piece *p, const void *const *source, uint32_t n)
+{
+	return ST_OK;
+}
+
+static void endless_large(struct actor *a, struct crew *c, struct hand *h)
+{
+	uint64_t bounds[] = { 0, 48u << 20, 48u << 20 };
+	void *in = calloc(1, bounds[1]);
+	struct coll_exchange x = { in, bounds, 48u << 20, 4, sum_nothing, NULL };
+	while (h->status == ST_OK)
+		h->status = coll_exchange(a->c, &x);
+	free(in);
+}
+
+/* Gloo itself does not wake who waits for the other half of a piece. */
+START_TEST(abort_reaches_half_a_piece)
+{
+	uint64_t seed = 1 + (uint64_t)_i;
+	crew = crew_new(2, seed);
+	crew->aborts = 0;
+	crew_start(crew, endless_large);
+	crew_wait_open(crew);
+	crew->go = true;
+	while (!crew->hand[0].joined || !crew->hand[1].joined)
+		sleep_us(1000);
+	sleep_us(40000 + draw(&seed, 60000));
+	kill(crew->hand[1].pid, SIGSTOP);
+	sleep_us(50000);
+	crew->abort_now = true;
+	crew_wait(crew, 1);
+	ck_assert_int_eq(crew->hand[0].status, ST_CANCELLED);
+	ck_assert_int_lt(crew->hand[0].failed_ns - crew->hand[0].aborted_ns, 1000 * MS);
+}
+END_TEST
+
 /* ---- strangers ---- */
 
 /* Connects to where one of two parts listens for the other: the one of them that will not connect itself. */
@@ -254,6 +291,7 @@ int main(void)
 	tcase_add_loop_test(t, a_killed_member_is_named, 0, 4);
 	tcase_add_loop_test(t, a_stopped_member_is_named, 0, 4);
 	tcase_add_test(t, abort_takes_milliseconds);
+	tcase_add_loop_test(t, abort_reaches_half_a_piece, 0, 5);
 	tcase_add_test(t, a_silent_stranger_spoils_the_join);
 	tcase_add_test(t, a_stranger_who_talks_ends_the_process);
 	suite_add_tcase(s, t);
