@@ -10,7 +10,7 @@
 #include <stdio.h>
 
 #define EVERY_NS (INT64_C(1000) * 1000000)
-#define IN_A_ROW 10
+#define IN_A_ROW 40 /* an engine that is replaced has two, and people watch what is replaced often */
 #define AGAIN_NS (INT64_C(10000) * 1000000) /* one that was lost is replaced */
 
 /* ---- what is cheap to compare ---- */
