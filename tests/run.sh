@@ -8,7 +8,7 @@
 #   OFFLINE=1      do not install packages
 #   SLOW=n         multiply the stages' time limits (1)
 #   KILLS=n        SIGKILLs of the fault campaign (320)
-#   FUZZ=n         seconds of each fuzz target (30)
+#   FUZZ=n         seconds of each fuzz target (20)
 #   MUTANTS=n      mutants that are tried (4)
 #   GACC_SAMPLE=x  draw the samples by x instead
 # Each stage's output is in build/test-logs.
@@ -73,7 +73,7 @@ if [ "${QUICK:-0}" != 1 ]; then
 	fi
 
 	stage "protocol models (spin)" 900 lines 'sh tests/model/run.sh' || true
-	stage "fuzzing, briefly" 1800 lines "SECONDS_EACH=${FUZZ:-30} sh tests/fuzz/run.sh" || true
+	stage "fuzzing, briefly" 1800 lines "SECONDS_EACH=${FUZZ:-20} sh tests/fuzz/run.sh" || true
 	stage "mutants, a sample" 1200 lines "tests/mutants/run.py --sample ${MUTANTS:-4} --seed $GACC_SAMPLE" || true
 fi
 
