@@ -305,7 +305,7 @@ enum status inline_fetch(struct gacc_job *job, void *arg, int64_t timeout_ms, st
 
 /* Starts the thread. NO_MEMORY, RESOURCE_EXHAUSTED. */
 enum status sender_new(struct gacc_job *job, struct sender **out);
-/* Ends the thread, and what it is sending. Takes NULL. */
+/* Ends the thread, when the call that it is in has ended (60 s at most). Takes NULL. */
 void sender_free(struct sender *sender);
 /* Waits until nothing is being sent, and nothing will be: the session may be replaced. Then lets the sender go on. Both
  * take NULL. */

@@ -58,6 +58,8 @@ static const char *wrong_shares(const struct coll *c, const uint64_t *bounds, ui
 	return NULL;
 }
 
+#define LONGEST_NS (INT64_MAX / 4)
+
 /* ---- members ---- */
 
 enum status coll_open(struct coll_net *net, const struct coll_config *config, struct coll **out,
@@ -71,8 +73,11 @@ enum status coll_open(struct coll_net *net, const struct coll_config *config, st
 		coll_failure_set(why, ST_INVALID_ARGUMENT, 0, "part, life or a time limit is out of bounds");
 		return ST_INVALID_ARGUMENT;
 	}
+	struct coll_config capped = *config; /* a time and a limit can be added */
+	capped.stall_ns = config->stall_ns < LONGEST_NS ? config->stall_ns : LONGEST_NS;
+	capped.join_ns = config->join_ns < LONGEST_NS ? config->join_ns : LONGEST_NS;
 	*why = (struct coll_failure){ .status = ST_OK };
-	return net->ops->open(net, config, out, why);
+	return net->ops->open(net, &capped, out, why);
 }
 
 const void *coll_blob(const struct coll *c, size_t *n)

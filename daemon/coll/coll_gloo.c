@@ -32,15 +32,18 @@ static struct gloo_opened *find_opened(struct gloo_net *net, const struct coll_c
 	return o;
 }
 
-/* Takes the part's place in the communicator. */
-static enum status take_place(struct gloo_net *net, const struct coll_config *config, struct coll_failure *why)
+/* Takes the part's place in the communicator; *before: what it had until now. */
+static enum status take_place(struct gloo_net *net, const struct coll_config *config, struct coll_id *before,
+			      struct coll_failure *why)
 {
+	*before = (struct coll_id){ .job = config->id.job };
 	pthread_mutex_lock(&net->mutex);
 	struct gloo_opened *o = find_opened(net, config);
-	if (o && !coll_id_compare(&o->id, &config->id)) {
+	if (o && coll_id_compare(&o->id, &config->id) >= 0) {
 		coll_failure_set(why, ST_ALREADY_EXISTS, gloo_bit(config->part),
 				 "this or another life of the part is or was in the communicator already");
 	} else if (o) {
+		*before = o->id;
 		o->id = config->id;
 	} else if ((o = malloc(sizeof(*o)))) {
 		*o = (struct gloo_opened){ .id = config->id, .part = config->part, .next = net->opened };
@@ -50,6 +53,16 @@ static enum status take_place(struct gloo_net *net, const struct coll_config *co
 	}
 	pthread_mutex_unlock(&net->mutex);
 	return why->status;
+}
+
+/* It could not be opened. */
+static void leave_place(struct gloo_net *net, const struct coll_config *config, const struct coll_id *before)
+{
+	pthread_mutex_lock(&net->mutex);
+	struct gloo_opened *o = find_opened(net, config);
+	if (o && !coll_id_compare(&o->id, &config->id))
+		o->id = *before;
+	pthread_mutex_unlock(&net->mutex);
 }
 
 static const struct coll_ops ops;
@@ -120,7 +133,8 @@ static enum status gloo_open(struct coll_net *base, const struct coll_config *co
 {
 	struct gloo_net *net = (struct gloo_net *)base;
 	char text[SHIM_TEXT] = "no memory for a member";
-	if (take_place(net, config, why) != ST_OK)
+	struct coll_id before;
+	if (take_place(net, config, &before, why) != ST_OK)
 		return why->status;
 	struct gloo_member *m = make_member(net, config);
 	if (m && m->wakes_watch >= 0)
@@ -131,6 +145,7 @@ static enum status gloo_open(struct coll_net *base, const struct coll_config *co
 	}
 	if (m)
 		free_member(m);
+	leave_place(net, config, &before);
 	coll_failure_set(why, ST_NO_MEMORY, 0, text); /* memory, descriptors or ports: later there may be some */
 	return ST_NO_MEMORY;
 }

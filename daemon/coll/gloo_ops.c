@@ -309,9 +309,11 @@ static enum status run_exchange(struct exchange *e)
 		st = meet(m);
 	for (uint64_t i = 0, noted = 0; i <= e->n && st == ST_OK; i++) {
 		/* Ahead of the sums, and all the rest when these are done. */
-		for (; noted < e->most && (noted < i + GLOO_DEPTH || i >= e->n); noted++)
+		for (; st == ST_OK && noted < e->most && (noted < i + GLOO_DEPTH || i >= e->n); noted++) {
 			note_sent(e, noted);
-		if (noted == e->most && !told)
+			st = gloo_status(m); /* the rest may be long */
+		}
+		if (st == ST_OK && noted == e->most && !told)
 			st = send_digests(m);
 		told = told || noted == e->most;
 		if (st == ST_OK && i < e->n)

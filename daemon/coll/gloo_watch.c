@@ -236,7 +236,7 @@ static bool look(struct gloo_member *m, bool *broken)
 static void listen_to(struct gloo_member *m, struct gloo_peer *p)
 {
 	if (p->gone || __atomic_load_n(&p->waiting_in.times, __ATOMIC_ACQUIRE) == p->heard ||
-	    shim_wait_recv(p->waiting) != SHIM_DONE)
+	    !shim_received(p->waiting, WORD_MS)) /* half a word: its sender may have died in it */
 		return;
 	pthread_mutex_lock(&m->mutex);
 	p->waits_since_ns = now_ns();

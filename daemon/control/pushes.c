@@ -273,11 +273,19 @@ static bool push_admitted(struct job *j, const struct rank *r, uint64_t call, co
 	return true;
 }
 
+static bool same_bits(double a, double b)
+{
+	uint64_t x, y;
+	memcpy(&x, &a, sizeof(x));
+	memcpy(&y, &b, sizeof(y));
+	return x == y; /* also of NaN, as the loss of a run that diverges may be */
+}
+
 static bool is_same(const struct parked_push *p, const struct push_args *a, uint32_t slot)
 {
-	return p->window == a->window && p->micro == a->micro && p->slot == slot && p->weight == a->weight &&
-	       p->loss == a->loss && p->loss_scale == a->loss_scale && p->lr == a->lr && p->data_key == a->data_key &&
-	       p->zero_after == a->zero_after && p->n_present == a->n_present &&
+	return p->window == a->window && p->micro == a->micro && p->slot == slot && same_bits(p->weight, a->weight) &&
+	       same_bits(p->loss, a->loss) && same_bits(p->loss_scale, a->loss_scale) && same_bits(p->lr, a->lr) &&
+	       p->data_key == a->data_key && p->zero_after == a->zero_after && p->n_present == a->n_present &&
 	       (!p->n_present || !memcmp(p->present, a->present, p->n_present));
 }
 

@@ -174,7 +174,8 @@ GACC_API const char *gacc_endpoint(const gacc_client *);
 
 GACC_API gacc_status gacc_attach(gacc_client *, const gacc_attach_opts *, gacc_job **out);
 /* done = 1: this rank contributes no more, neither now nor after a restart. Waits up to 5 s for asynchronous pushes and
- * their ready words. Unmaps everything; NULL is fine. */
+ * their ready words; where these go by RPC and one is on its way, parked behind another rank, up to 60 s more for that
+ * call. Unmaps everything; NULL is fine. */
 GACC_API void gacc_detach(gacc_job *, int done);
 
 GACC_API uint64_t gacc_job_id(const gacc_job *);

@@ -172,6 +172,18 @@ START_TEST(a_push_that_is_repeated_has_one_place)
 }
 END_TEST
 
+/* The loss of a run that diverges. */
+START_TEST(a_push_without_a_finite_loss_has_one_place)
+{
+	const struct push_args a = { .weight = 1, .loss = NAN };
+	for (uint64_t i = 0; i < 12; i++) {
+		job_push(job, i, &key, &a, now);
+		job_on_call_gone(job, i, 0);
+	}
+	ck_assert_int_eq(count_sent(ENGINE_ADD), 1);
+}
+END_TEST
+
 /* It has never had the memory, so what is in the slot is not its own: nothing, or the gradients of an inline push
  * before. */
 START_TEST(a_session_that_has_mapped_nothing_pushes_no_slot)
@@ -292,6 +304,7 @@ Suite *pushes_suite(void)
 	tcase_add_test(c, a_counted_push_is_told_so_after_the_engines_death);
 	tcase_add_test(c, a_push_whose_client_is_gone_counts);
 	tcase_add_test(c, a_push_that_is_repeated_has_one_place);
+	tcase_add_test(c, a_push_without_a_finite_loss_has_one_place);
 	tcase_add_test(c, a_session_that_has_mapped_nothing_pushes_no_slot);
 	tcase_add_test(c, a_flush_waits_for_pushes);
 	tcase_add_test(c, nothing_is_taken_after_the_last_window);
