@@ -131,7 +131,7 @@ static void refuse_save(struct daemon *d, const struct save *w, enum status st, 
 				 .number = w->number,
 				 .status = st };
 	size_t n = 0;
-	snprintf(is.text, sizeof(is.text), "%s", why);
+	snprintf(is.text, sizeof(is.text), "%.159s", why);
 	void *bytes = saved_pack(&is, &n);
 	links_send(d, LINK_SAVED, w->job_id, w->part, bytes, n);
 }
