@@ -233,6 +233,14 @@ def arrows(checks, files, build):
     checks.check(f"circles of {MAX_CIRCLE} files at most", wrong)
 
 
+def mutants(checks):
+    """A mutant names the text that it changes, so it has to follow that text."""
+    r = subprocess.run([sys.executable, ROOT / "tests/mutants/run.py", "--list"], stdout=subprocess.PIPE, text=True)
+    lines = r.stdout.splitlines()
+    gone = [line.removeprefix("FAILED ") for line in lines if line.startswith("FAILED")]
+    checks.check(f"mutants that apply, {len(lines)}", gone if not r.returncode else [*gone, "tests/mutants/run.py --list failed"])
+
+
 def main():
     sys.setrecursionlimit(10000)
     build = pathlib.Path(sys.argv[1]).resolve()
@@ -243,6 +251,7 @@ def main():
     tidy(checks, build)
     headers(checks, files, build)
     arrows(checks, files, build)
+    mutants(checks)
     print(f"{checks.passed} passed, {checks.failed} failed")
     return checks.failed != 0
 
