@@ -195,9 +195,20 @@ START_TEST(a_part_that_is_gone_fails_the_checkpoint)
 }
 END_TEST
 
-/* A job that fails before any node has it has nothing to sweep, and its directory is not looked at. */
+static void without_tensors(Gacc__V1__JobSpec *spec)
+{
+	spec->n_tensors = 0;
+}
+
+/* A job that fails before any node has it, or before it has memory there, has nothing to sweep, and its directory is
+ * not looked at. */
 START_TEST(a_job_that_never_began_does_not_look_at_the_disk)
 {
+	if (_i) {
+		job = rig_job(JOB + 1, getuid(), "ana", without_tensors);
+		placing_send(job, node_now());
+		UNTIL(there() && job->place.answered && seen.n[LINK_REPORT]);
+	}
 	ck_assert(!saving_ready(job));
 	coord_end(job->coord, ST_CANCELLED, "by a test", node_now());
 	ck_assert_uint_eq(job->saving->n_working, 0);
@@ -316,7 +327,7 @@ Suite *saving_suite(void)
 	tcase_add_test(t, a_part_that_is_gone_fails_the_checkpoint);
 	tcase_add_loop_test(t, wrong_answers_are_not_taken, 0, 2);
 	tcase_add_test(t, a_wish_that_cannot_be_read_is_dropped);
-	tcase_add_test(t, a_job_that_never_began_does_not_look_at_the_disk);
+	tcase_add_loop_test(t, a_job_that_never_began_does_not_look_at_the_disk, 0, 2);
 	tcase_add_test(t, it_is_ready_when_its_node_has_memory);
 	return s;
 }
