@@ -204,8 +204,10 @@ void saving_take_saved(struct daemon *d, const struct link_message *m)
 		return; /* it is over */
 	enum status st = saved_unpack(m->bytes, m->n, h->spec->ranks, &is, why, sizeof(why));
 	const struct save *asked = &h->saving->asked;
-	if (st == ST_VERSION_SKEW) { /* repeated, it would be the same */
+	if (st == ST_VERSION_SKEW)
 		links_refuse(m, why);
+	if (st == ST_VERSION_SKEW && asked->number) { /* repeated, it would be the same */
+		h->saving->asked.number = 0;
 		saving_set_why(h, why);
 		saver_on_written(&h->saving->saver, st);
 	}
