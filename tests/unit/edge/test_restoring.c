@@ -23,6 +23,9 @@ static char from[SCRATCH_PATH + 32]; /* restore_from */
 
 static void with_checkpoint(Gacc__V1__JobSpec *spec)
 {
+	static Gacc__V1__CheckpointPolicy policy = GACC__V1__CHECKPOINT_POLICY__INIT;
+	policy.every_steps = 1;
+	spec->checkpoint = &policy;
 	spec->restore_from = from;
 }
 
@@ -147,6 +150,9 @@ START_TEST(a_job_is_restored_where_it_is_not_coordinated)
 	ck_assert_int_eq(journal_each_job(d.journal, true, look, NULL), ST_OK);
 	ck_assert_uint_gt(n_base, 0);
 	ck_assert_int_eq(n_tensors > 0, _i); /* those of the checkpoint */
+	for (int i = 0; i < 10; i++)
+		pair_turn(time(NULL) + 1, "");
+	ck_assert_uint_eq(job->saved.n, 0); /* the step that it began with is on a disk already */
 }
 END_TEST
 
