@@ -2,22 +2,28 @@
 /* What the journal keeps of a job, and what gaccds tell each other: the first byte chooses the kind, the rest is the
  * record or the message. What is accepted keeps the rules, and packs again to something that is accepted; what is
  * refused is explained. */
+#include "base/node_name.h"
+#include "cluster/board_message.h"
 #include "cluster/order_message.h"
 #include "cluster/event_message.h"
 #include "cluster/ledger_message.h"
 #include "cluster/part_view_message.h"
+#include "cluster/peer_frames.h"
 #include "cluster/placed_message.h"
 #include "cluster/placement_message.h"
 #include "cluster/report_message.h"
 #include "cluster/save_message.h"
 #include "cluster/tensors_message.h"
 #include "cluster/view_record.h"
+#include "gacc/internal/v1/peer.pb-c.h"
 #include "gacc/v1/job.pb-c.h"
+#include "proto/bytes.h"
 
 #include <stdlib.h>
+#include <string.h>
 
-enum { RANKS = 6, MAX_MICRO = 30, WINDOW = 7 };
-static const struct message_bounds bounds = { RANKS, MAX_MICRO };
+enum { RANKS = 6, MAX_MICRO = 30, WINDOW = 7, PARTS = 18, BOARD_PARTS = 1 };
+static const struct message_bounds bounds = { RANKS, MAX_MICRO, PARTS };
 static const uint32_t list[] = { 1, 3, 4 };
 static const struct part_ranks part = { 3, list };
 static char why[200];
@@ -81,10 +87,10 @@ static void try_view(const void *bytes, size_t n)
 static void try_report(const void *bytes, size_t n)
 {
 	struct report r, again;
-	if (!accepted(report_unpack(bytes, n, &part, MAX_MICRO, &r, why, sizeof(why))))
+	if (!accepted(report_unpack(bytes, n, &part, &bounds, &r, why, sizeof(why))))
 		return;
 	void *packed = report_pack(&r, &n);
-	must(!report_unpack(packed, n, &part, MAX_MICRO, &again, why, sizeof(why)) && again.n_ranks == r.n_ranks);
+	must(!report_unpack(packed, n, &part, &bounds, &again, why, sizeof(why)) && again.n_ranks == r.n_ranks);
 	free(packed);
 	report_release(&r);
 	report_release(&again);
@@ -212,12 +218,92 @@ static void try_ledger(const void *bytes, size_t n)
 	ledger_release(&again);
 }
 
+static void try_blob(const void *bytes, size_t n)
+{
+	struct held_blob b, again;
+	if (!accepted(blob_unpack(bytes, n, PARTS, &b, why, sizeof(why))))
+		return;
+	must(b.blob.life && b.blob.part < PARTS && b.blob.n && b.blob.n <= n);
+	void *packed = blob_pack(&b.blob, &n);
+	must(!blob_unpack(packed, n, PARTS, &again, why, sizeof(why)) && again.blob.n == b.blob.n);
+	free(packed);
+	blob_release(&b);
+	blob_release(&again);
+}
+
+static void try_board(const void *bytes, size_t n)
+{
+	struct held_board b, again;
+	if (!accepted(board_unpack(bytes, n, BOARD_PARTS, &b, why, sizeof(why))))
+		return;
+	for (uint32_t i = 0; i < BOARD_PARTS; i++)
+		must(b.address[i].life && b.address[i].n_blob && b.address[i].n_blob <= n);
+	void *packed = board_pack(&b.board, &n);
+	must(!board_unpack(packed, n, BOARD_PARTS, &again, why, sizeof(why)) &&
+	     again.address[0].n_blob == b.address[0].n_blob);
+	free(packed);
+	board_release(&b);
+	board_release(&again);
+}
+
+static void try_frame(struct peer_assembly *a, const struct peer_carried *c)
+{
+	struct link_message whole;
+	bool is_whole;
+	uint64_t before = a->whole ? 0 : a->n;
+	if (!accepted(peer_assembly_take(a, c, &whole, &is_whole, why, sizeof(why)))) {
+		peer_assembly_clear(a); /* as with the link */
+		return;
+	}
+	must(is_whole == !c->rest && a->room <= 2 * (before + c->n));
+	if (is_whole)
+		must(whole.kind == c->kind && whole.job == c->job && whole.part == c->part && !whole.end &&
+		     whole.n == before + c->n && !memcmp((const uint8_t *)whole.bytes + before, c->bytes, c->n));
+}
+
+static void try_peer(const Gacc__Internal__V1__PeerMessage *m, struct peer_assembly *a)
+{
+	struct peer_message p, again;
+	if (!accepted(peer_message_read(m, &p, why, sizeof(why))))
+		return;
+	Gacc__Internal__V1__PeerMessage *made = peer_message_make(&p);
+	must(!peer_message_read(made, &again, why, sizeof(why)) && again.kind == p.kind);
+	if (p.kind == PEER_HELLO)
+		must(node_name_ok(p.hello.facts.node, strlen(p.hello.facts.node)) && again.hello.n_held == p.hello.n_held &&
+		     !memcmp(p.hello.facts.boot_id, again.hello.facts.boot_id, sizeof(p.hello.facts.boot_id)));
+	if (p.kind == PEER_CARRIED)
+		try_frame(a, &p.carried);
+	peer_message_release(&again);
+	peer_message_release(&p);
+	free(made);
+}
+
+/* A link: messages, each with its length before it. */
+static void try_peers(const void *bytes, size_t n)
+{
+	struct peer_assembly a = { 0 };
+	struct ProtobufCMessage *m;
+	const uint8_t *at = bytes, *end = at + n;
+	while (end - at >= 2) {
+		size_t length = (size_t)at[0] << 8 | at[1];
+		at += 2;
+		length = length < (size_t)(end - at) ? length : (size_t)(end - at);
+		if (!bytes_decode(&gacc__internal__v1__peer_message__descriptor, at, length, &m)) {
+			try_peer((const Gacc__Internal__V1__PeerMessage *)m, &a);
+			bytes_free(m);
+		}
+		at += length;
+	}
+	peer_assembly_clear(&a);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
 	static void (*const kinds[])(const void *, size_t) = { try_commit, try_update, try_restored,  try_view,
 							       try_report, try_order,  try_placement, try_placed,
 							       try_drop,   try_event,  try_set,	      try_kept,
-							       try_save,   try_saved,  try_part_view, try_ledger };
+							       try_save,   try_saved,  try_part_view, try_ledger,
+							       try_blob,   try_board,  try_peers };
 	*why = '\0';
 	if (n && data[0] < sizeof(kinds) / sizeof(*kinds))
 		kinds[data[0]](data + 1, n - 1);
