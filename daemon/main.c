@@ -4,6 +4,7 @@
 #include "base/descriptors.h"
 #include "base/inherited.h"
 #include "base/log.h"
+#include "coll/coll_gloo.h"
 #include "host/conf.h"
 #include "edge/daemon.h"
 #include "launch/launcher.h"
@@ -159,12 +160,19 @@ static int supervise(int argc, char **argv)
 	return code;
 }
 
+static struct coll_net *open_net(const char *address, struct coll_failure *why)
+{
+	const struct coll_gloo_config c = { .address = address };
+	return coll_gloo_new(&c, why);
+}
+
 static int engine(void)
 {
 	signal(SIGPIPE, SIG_IGN);
 	signal(SIGINT, SIG_IGN); /* a terminal's Ctrl-C is for gaccd to judge */
 	log_init("engine", log_auto_format(), LOG_INFO);
-	return engine_main(ENGINE_CHANNEL_FD);
+	static const struct engine_net net = { .open = open_net };
+	return engine_main(ENGINE_CHANNEL_FD, &net);
 }
 
 /* JOB RUNTIME_DIR ORPHAN_MS DESCRIPTORS UUID */

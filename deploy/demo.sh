@@ -1,8 +1,9 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # From a fresh Debian 12 to a trained model: installs packages, builds, starts a gaccd of its own in a temporary folder,
-# trains a perceptron on Fashion-MNIST with four processes, checks the result against single-process runs, and leaves
-# nothing behind. Needs root or sudo for missing packages only.
+# trains a perceptron on Fashion-MNIST with four processes, checks the result against single-process runs, trains again
+# over two gaccds and compares each step with two engines of one gaccd, and leaves nothing behind. Needs root or sudo for
+# missing packages only.
 #   OFFLINE=1  do not install packages
 #   JOBS=n     parallel compilers (all cores)
 #   KEEP=1     keep the temporary folder
@@ -20,9 +21,10 @@
 #               roundings: 5e-4 was measured at the end, and 5e-4 to 3.5e-3 with OpenBLAS's kernels for six other
 #               CPUs, which round differently. 0.01 is about three times the largest. Gradients of the wrong scale or
 #               from the wrong samples exceed it; the replay is what finds the small errors.
+#   two nodes   0 of the first epoch's 469 steps may differ: the sum over two parts does not depend on where they lie
 set -eu
 
-ranks=4 micro_size=4 batch=8 epochs=3 lr=0.01 steps=1407 samples=180000 accuracy=80 bound=0.01
+ranks=4 micro_size=4 batch=8 epochs=3 lr=0.01 steps=1407 node_steps=469 samples=180000 accuracy=80 bound=0.01
 
 root=$(cd "$(dirname "$0")/.." && pwd)
 cd "$root"
@@ -38,6 +40,7 @@ finish() {
 	status=$?
 	trap - EXIT
 	[ -z "$checks" ] || kill $checks 2>/dev/null || true
+	[ ! -e "$dir/cluster" ] || "$bin/gaccctl" cluster down --dir "$dir/cluster" >/dev/null 2>&1 || true
 	if [ -n "$daemon" ]; then
 		kill "$daemon" 2>/dev/null || true
 		wait "$daemon" 2>/dev/null || true
@@ -145,6 +148,46 @@ judge() {
 	awk "BEGIN { exit !($reached >= $accuracy) }" || fail "accuracy is $reached %, less than $accuracy %"
 }
 
+# The parameters' digest after each step, oldest first.
+digests() {
+	"$bin/gaccctl" history "$1" -n $node_steps -o json | sed -n 's/.*"params_digest": "\(.*\)".*/\1/p'
+}
+
+# One epoch over two gaccds that are one cluster, two ranks on each; then with both parts on the first of them.
+two_nodes() {
+	say "one epoch over two gaccds, and over two engines of one"
+	log=$logs/nodes.log
+	"$bin/gaccctl" cluster up --nodes 2 --dir "$dir/cluster" >"$dir/cluster.env" 2>"$log" || fail "cluster up"
+	. "$dir/cluster.env"
+	for _ in $(seq 100); do
+		! "$bin/gaccctl" nodes --no-headers 2>>"$log" | grep -q '^node1 *UP' || break
+		sleep 0.1
+	done
+	set -- --set micro_size=$micro_size --set parts=2 --set optimizer.type=sgd --set optimizer.lr=$lr
+	job=$("$bin/gaccctl" submit --name two-gaccds -n $ranks --set nodes=node0,node1 "$@" 2>>"$log")
+	for rank in 0 1 2 3; do
+		GACC_ENDPOINT=unix:$dir/cluster/node-$((rank / 2))/gaccd.sock GACC_JOB_ID=$job RANK=$rank WORLD_SIZE=$ranks \
+			"$bin/mlp" --batch $batch --epochs 1 >"$logs/two_nodes_$rank.log" 2>&1 &
+		checks="$checks $!"
+	done
+	for trainer in $checks; do
+		log=$logs/two_nodes_0.log
+		wait "$trainer" || fail "a rank of the job over two gaccds has failed"
+	done
+	checks=''
+	log=$logs/nodes.log
+	"$bin/gaccctl" run -n $ranks --name one-gaccd --log-dir "$dir/one" "$@" -- "$bin/mlp" --batch $batch --epochs 1 >>"$log" 2>&1 ||
+		fail "the job over two engines of one gaccd has failed"
+	digests two-gaccds >"$logs/two_gaccds.digests"
+	digests one-gaccd >"$logs/one_gaccd.digests"
+	compared=$(wc -l <"$logs/two_gaccds.digests")
+	[ "$compared" = $node_steps ] || fail "$compared steps over two gaccds, not $node_steps"
+	cmp -s "$logs/two_gaccds.digests" "$logs/one_gaccd.digests" || fail "the two jobs differ"
+	echo "$compared steps, each with the same parameters"
+	"$bin/gaccctl" cluster down --dir "$dir/cluster" >>"$log" 2>&1 || fail "cluster down"
+	rm -rf "$dir/one" "$dir/cluster.env"
+}
+
 stop_daemon() {
 	say "stop, and look for leftovers"
 	log=$logs/gaccd.log
@@ -174,6 +217,7 @@ train
 took=$(($(date +%s) - begin))
 compare
 judge
+two_nodes
 stop_daemon
 
 say "summary"
@@ -183,6 +227,7 @@ loss                   $first -> $last
 test accuracy          $reached % (at least $accuracy %)
 against the f32 replay $replayed (must be 0)
 against f64, big batch $referenced (at most $bound)
+two gaccds             $compared steps with the same parameters as two parts on one
 training               $took s; logs in $logs
 SUMMARY
 ok=1

@@ -62,6 +62,17 @@
 	PLAIN(engine, engine_params_step_after, "the next window is open, before the answer")                          \
 	PLAIN(engine, engine_params_put, "a piece of the initial parameters is copied")                                \
 	PLAIN(engine, engine_params_ready, "the initial parameters are whole, before the answer")                      \
+	PLAIN(engine, engine_blob_told, "parts: the address of a communicator is told")                                \
+	PLAIN(engine, engine_board_taken, "parts: the address of one engine is taken")                                 \
+	PLAIN(engine, engine_comm_up, "parts: all engines are connected, gaccd does not know")                         \
+	PLAIN(engine, engine_fill_begun, "parts: this one has no parameters, none of the others are here")             \
+	PLAIN(engine, engine_fill_done, "parts: those of another part are here, nobody has looked at them")            \
+	PLAIN(engine, engine_piece_summed, "parts: a piece of the sum over all is taken")                              \
+	PLAIN(engine, engine_reduce_done, "parts: the sum over all is here, on the thread that takes it")              \
+	PLAIN(engine, engine_sum_taken, "parts: the main thread knows, the norm is not known")                         \
+	PLAIN(engine, engine_vote_withdrawn, "parts: the vote of a failed attempt is taken back")                      \
+	PLAIN(engine, engine_abort_begun, "parts: before a communicator is aborted")                                   \
+	PLAIN(engine, engine_abort_done, "parts: it is aborted, before the answer")                                    \
 	ERROR(engine, engine_answer_before, IO_ERROR, "before any answer is sent")                                     \
 	ERROR(engine, engine_save_opened, IO_ERROR, "a file of a checkpoint is made, nothing is in it")                \
 	ERROR(engine, engine_save_write_before, IO_ERROR, "before a piece of it is written")                           \
@@ -91,6 +102,7 @@
 	PLAIN(gaccd, gaccd_answer_before, "an engine's answer is here, not taken")                                     \
 	ERROR(gaccd, gaccd_reply_before, UNAVAILABLE, "before a trainer's call is answered")                           \
 	ERROR(gaccd, gaccd_report_before, NO_MEMORY, "before a report goes to the coordinator")                        \
+	ERROR(gaccd, gaccd_blob_before, NO_MEMORY, "parts: before an address goes to the coordinator")                 \
 	PLAIN(gaccd, gaccd_restore_before, "started, before the journal is read")                                      \
 	PLAIN(gaccd, gaccd_restore_after, "the journal is read, before anybody may call")                              \
 	PLAIN(gaccd, gaccd_adopt_before, "before stored memory is adopted")                                            \
@@ -145,7 +157,8 @@
 	ERROR(coordinator, coord_exits_before, STORE_FAILED, "before EXITS is durable: how launched ranks ended")      \
 	ERROR(coordinator, coord_exits_after, STORE_FAILED, "EXITS is durable")                                        \
 	ERROR(coordinator, coord_order_before, NO_MEMORY, "before an order goes to a node")                            \
-	PLAIN(coordinator, coord_order_after, "the node has taken the order")
+	PLAIN(coordinator, coord_order_after, "the node has taken the order")                                          \
+	ERROR(coordinator, coord_board_before, NO_MEMORY, "parts: before all addresses go to a part")
 
 enum failpoint {
 #define PLAIN(process, name, where) FAILPOINT_PLAIN_##name,

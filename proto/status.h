@@ -82,6 +82,7 @@
 	X(SESSION_FENCED, 10, false, "a newer session of this rank exists", "end this process")                        \
 	X(SESSION_UNKNOWN, 10, false, "no such session: attach again", "attach again, then repeat the call")           \
 	/* job: its engine or its memory */                                                                            \
+	X(WRONG_NODE, 9, false, "the rank belongs to another node", "attach on the node that the message names")       \
 	X(ENGINE_DOWN, 14, true, "the job's engine is restarting", "repeat the call")                                  \
 	X(SEGMENT_CORRUPT, 15, false, "a shared segment does not hold what it should",                                 \
 	  "submit the job again, from its last checkpoint if it has one")                                              \

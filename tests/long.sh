@@ -9,6 +9,7 @@
 #   random [SEEDS]     3,000 random jobs with deaths, compared with a numpy program bit for bit, and a tenth of them
 #                      with mailboxes and without (SEED=n is the first)
 #   bits OLD_BUILD     60 random jobs and 15 kill campaigns on this tree and on the build of another one: the same bits
+#   parts [KILLS]      1,000 SIGKILLs under each of three jobs of several parts, of their engines and of gaccd; as many of members of communicators
 #   sim [RUNS]         200,000 simulated runs of the control code
 #   cluster [RUNS]     10,000 simulated runs of jobs on 1 to 16 nodes (SEED=n is the first)
 #   torture            every n-th failure of the journal's and the checkpoints' system calls and allocations, and of allocations in simulated jobs
@@ -71,6 +72,13 @@ bits)
 	build release gcc "-DCMAKE_BUILD_TYPE=Release" || { summary; exit 1; }
 	stage "the bits of $size" 7200 lines "GACC_BUILD_DIR=$root/build/test-release PYTHONDONTWRITEBYTECODE=1 \
 		/usr/bin/python3 tests/system/compare_trees.py '$size' build/test-release" || true
+	;;
+parts)
+	begin
+	on_gcc
+	system gcc 36000 "not alone" "${size:-1000} kills of each job of several parts" "env GACC_PARTS_KILLS=${size:-1000} GACC_SEED=${SEED:-0}" \
+		tests/system/test_parts_kills.py || true
+	stage "${size:-1000} kills of members of communicators" 7200 one "GACC_COLL_KILLS=${size:-1000} CK_DEFAULT_TIMEOUT=7000 build/test-gcc/bin/test_coll_processes" || true
 	;;
 sim)
 	begin

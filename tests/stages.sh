@@ -77,9 +77,9 @@ build() { # DIR CC CMAKE-OPTIONS
 		cmake --build build/test-$1 -j $JOBS -- --quiet -k 0" || [ -x "build/test-$1/bin/gaccd" ]
 }
 
-unit() { # DIR LIMIT [PREFIX]
+unit() { # DIR LIMIT [PREFIX] [OPTIONS of ctest]
 	stage "$1: unit and simulation tests" "$2" ctest "
-		${3:-} ctest --test-dir build/test-$1 -j $JOBS --output-on-failure --no-tests=error \
+		${3:-} ctest --test-dir build/test-$1 -j $JOBS --output-on-failure --no-tests=error ${4:-} \
 			--output-junit \"\$JUNIT\" --test-output-size-passed 1000000 --test-output-size-failed 1000000"
 }
 

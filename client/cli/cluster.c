@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gaccctl cluster up, down, status: a private gaccd to try things with, in a directory of its own. gaccctl's main
- * thread. */
+/* gaccctl cluster up, down, status: a private gaccd, or several that are one cluster, to try things with, in a
+ * directory of their own. gaccctl's main thread. */
 #include "cluster.h"
 
 #include "follow.h"
@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <jansson.h>
 #include <limits.h>
 #include <poll.h>
 #include <signal.h>
@@ -22,16 +23,62 @@
 #define LOOK_MS 20
 #define LAST_LINES 10
 
-static bool connect_to(struct invocation *inv, const struct cluster *c, int *st)
+/* To that node; the client before, if any, is closed. */
+static bool connect_to(struct invocation *inv, const struct cluster_node *node, int *st)
 {
-	gacc_status got = gacc_open(c->endpoint, &inv->client);
+	gacc_status got;
 
+	gacc_close(inv->client);
+	inv->client = NULL;
+	got = gacc_open(node->endpoint, &inv->client);
 	if (got)
-		*st = fail_with(inv, exit_status_of(got), status_name(got), NULL, "%s: %s", c->endpoint,
+		*st = fail_with(inv, exit_status_of(got), status_name(got), NULL, "%s: %s", node->endpoint,
 				gacc_strerror(got));
 	else
 		gacc_set_timeout(inv->client, 2000);
 	return !got;
+}
+
+static const char *name_of(const struct cluster_node *node)
+{
+	return *node->name ? node->name : "gaccd";
+}
+
+/* The pidfds of all that live, -1 for others; how many do. */
+static uint32_t open_processes(const struct cluster *c, int process[CLUSTER_NODES])
+{
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < c->n; i++) {
+		process[i] = cluster_process(&c->node[i]);
+		n += process[i] >= 0;
+	}
+	return n;
+}
+
+static void close_processes(const struct cluster *c, const int process[CLUSTER_NODES])
+{
+	for (uint32_t i = 0; i < c->n; i++)
+		if (process[i] >= 0)
+			close(process[i]);
+}
+
+/* Those first that dial the one that coordinates. */
+static bool end_processes(struct invocation *inv, const struct cluster *c, const int process[CLUSTER_NODES], int *st)
+{
+	for (uint32_t i = c->n; i--;) {
+		struct pollfd p = { .fd = process[i], .events = POLLIN };
+
+		if (process[i] < 0)
+			continue;
+		syscall(SYS_pidfd_send_signal, process[i], SIGTERM, NULL, 0);
+		if (poll(&p, 1, END_MS) == 1)
+			continue;
+		*st = fail_with(inv, EXIT_TIMED_OUT, "CLUSTER", NULL, "%s (pid %d) does not end; its log is %s/log",
+				name_of(&c->node[i]), (int)c->node[i].pid, c->node[i].dir);
+		return false;
+	}
+	return true;
 }
 
 /* ---- up ---- */
@@ -58,85 +105,162 @@ static void find_gaccd(struct invocation *inv, char out[PATH_MAX])
 	snprintf(out, PATH_MAX, "gaccd");
 }
 
+/* The one alone, or the one that coordinates, is the object's; with several, "nodes" has them all. */
+static json_t *json_of(const struct cluster *c)
+{
+	json_t *nodes = json_array(), *all;
+
+	for (uint32_t i = 0; i < c->n; i++)
+		json_array_append_new(nodes, json_pack("{s:s, s:s, s:s, s:i}", "name", c->node[i].name, "endpoint",
+						       c->node[i].endpoint, "directory", c->node[i].dir, "pid",
+						       (int)c->node[i].pid));
+	all = json_pack("{s:s, s:s, s:i}", "endpoint", c->node[0].endpoint, "directory", c->dir, "pid",
+			(int)c->node[0].pid);
+	if (c->n > 1)
+		json_object_set(all, "nodes", nodes);
+	json_decref(nodes);
+	return all;
+}
+
+static int print_cluster(struct invocation *inv, const struct cluster *c)
+{
+	json_t *all = json_of(c);
+	char *text = json_dumps(all, 0);
+	int st = text ? print_json(inv, text) : EXIT_FAILED;
+
+	free(text);
+	json_decref(all);
+	return st;
+}
+
 static int say_up(struct invocation *inv, const struct cluster *c, const char *how)
 {
 	if (wants_data(inv))
-		return print_jsonf(inv, "{\"endpoint\":\"%s\",\"directory\":\"%s\",\"pid\":%d}", c->endpoint, c->dir,
-				   (int)c->pid);
+		return print_cluster(inv, c);
 	if (inv->format == FORMAT_NAME) {
-		fprintf(inv->out, "%s\n", c->endpoint);
+		for (uint32_t i = 0; i < c->n; i++)
+			fprintf(inv->out, "%s\n", c->node[i].endpoint);
 		return EXIT_OK;
 	}
-	fprintf(inv->out, "export GACC_ENDPOINT=%s\n", c->endpoint);
-	fprintf(inv->err, "gaccd (pid %d) %s in %s; end it with: gaccctl cluster down\n", (int)c->pid, how, c->dir);
+	fprintf(inv->out, "export GACC_ENDPOINT=%s\n", c->node[0].endpoint);
+	if (c->n == 1) {
+		fprintf(inv->err, "gaccd (pid %d) %s in %s; end it with: gaccctl cluster down\n", (int)c->node[0].pid,
+			how, c->dir);
+		return EXIT_OK;
+	}
+	for (uint32_t i = 0; i < c->n; i++)
+		fprintf(inv->err, "%s (pid %d): GACC_ENDPOINT=%s%s\n", c->node[i].name, (int)c->node[i].pid,
+			c->node[i].endpoint, i ? "" : " (coordinates)");
+	fprintf(inv->err, "%u gaccds %s in %s; end them with: gaccctl cluster down\n", c->n, how, c->dir);
 	return EXIT_OK;
 }
 
-static int did_not_start(struct invocation *inv, const struct cluster *c, const char *why)
+static int did_not_start(struct invocation *inv, const struct cluster_node *node, const char *why)
 {
 	struct follower last = { .fd = -1, .tail = LAST_LINES };
-	int st = fail_with(inv, EXIT_FAILED, "CLUSTER", NULL, "gaccd %s; its last lines:", why);
+	int st = fail_with(inv, EXIT_FAILED, "CLUSTER", NULL, "%s %s; its last lines:", name_of(node), why);
 
-	snprintf(last.path, sizeof(last.path), "%s/log", c->dir);
+	snprintf(last.path, sizeof(last.path), "%s/log", node->dir);
 	follower_pump(&last, inv->err, true);
 	follower_fini(&last);
 	return st;
 }
 
-static int await_ready(struct invocation *inv, const struct cluster *c)
+/* One of them ended: the others do, too, and nothing is left. */
+static int undo(struct invocation *inv, const struct cluster *c, const struct cluster_node *failed)
 {
-	gacc_node_info *node;
+	int process[CLUSTER_NODES], st = did_not_start(inv, failed, "ended at once"), ignored;
 
-	for (int ms = 0; ms < READY_MS; ms += LOOK_MS) {
-		if (!gacc_node_get(inv->client, &node)) {
-			gacc_node_free(node);
-			return say_up(inv, c, "runs");
-		}
-		if (waitpid(c->pid, NULL, WNOHANG) == c->pid) {
-			int st = did_not_start(inv, c, "ended at once");
-
-			cluster_remove(c);
-			return st;
-		}
-		poll(NULL, 0, LOOK_MS);
-	}
-	return did_not_start(inv, c, "does not answer");
+	open_processes(c, process);
+	if (end_processes(inv, c, process, &ignored))
+		cluster_remove(c);
+	close_processes(c, process);
+	return st;
 }
 
-static int start(struct invocation *inv, struct cluster *c)
+static int await_ready(struct invocation *inv, const struct cluster *c, const struct cluster_node *node)
 {
-	char gaccd[PATH_MAX];
-	int err, st;
+	gacc_node_info *info;
+	int st;
 
-	err = cluster_make_dir(c);
-	if (err)
-		return fail_with(inv, EXIT_FAILED, "CLUSTER", "choose another with --dir", "%s: %s", c->dir,
-				 err == EPERM ? "exists, and is not a private directory of yours" : strerror(err));
-	find_gaccd(inv, gaccd);
-	err = cluster_spawn(c, gaccd);
+	if (!connect_to(inv, node, &st))
+		return st;
+	for (int ms = 0; ms < READY_MS; ms += LOOK_MS) {
+		if (!gacc_node_get(inv->client, &info)) {
+			gacc_node_free(info);
+			return EXIT_OK;
+		}
+		if (waitpid(node->pid, NULL, WNOHANG) == node->pid)
+			return undo(inv, c, node);
+		poll(NULL, 0, LOOK_MS);
+	}
+	return did_not_start(inv, node, "does not answer");
+}
+
+/* 0 or errno; with the second, what cannot be done is in out. */
+static int prepare(struct cluster *c, const char **out)
+{
+	int err = cluster_make_dirs(c);
+
+	*out = err == EPERM ? "exists, and is not a private directory of yours" : strerror(err);
+	if (err || c->n == 1)
+		return err;
+	err = cluster_connect_nodes(c);
+	*out = strerror(err);
+	return err;
+}
+
+static int start_node(struct invocation *inv, struct cluster *c, uint32_t i, const char *gaccd)
+{
+	int err = cluster_spawn(c, i, gaccd);
+
 	if (err)
 		return fail_with(inv, EXIT_FAILED, "CLUSTER", "say where it is with --gaccd",
 				 "%s cannot be started: %s", gaccd, strerror(err));
 	err = cluster_save(c);
-	if (err) {
-		kill(c->pid, SIGTERM);
-		return fail_with(inv, EXIT_FAILED, "CLUSTER", NULL, "%s cannot be written: %s", c->dir, strerror(err));
-	}
-	return connect_to(inv, c, &st) ? await_ready(inv, c) : st;
+	if (!err)
+		return await_ready(inv, c, &c->node[i]);
+	kill(c->node[i].pid, SIGTERM);
+	return fail_with(inv, EXIT_FAILED, "CLUSTER", NULL, "%s cannot be written: %s", c->dir, strerror(err));
+}
+
+/* The first one is ready before the others dial it. */
+static int start(struct invocation *inv, struct cluster *c, uint32_t n)
+{
+	char gaccd[PATH_MAX];
+	const char *why;
+	int st = EXIT_OK;
+
+	cluster_count(c, n);
+	if (prepare(c, &why))
+		return fail_with(inv, EXIT_FAILED, "CLUSTER", "choose another with --dir", "%s: %s", c->dir, why);
+	find_gaccd(inv, gaccd);
+	for (uint32_t i = 0; i < n && st == EXIT_OK; i++)
+		st = start_node(inv, c, i, gaccd);
+	return st == EXIT_OK ? say_up(inv, c, n > 1 ? "run" : "runs") : st;
 }
 
 static int up(struct invocation *inv, struct cluster *c)
 {
-	bool known = cluster_load(c);
-	int process = known ? cluster_process(c) : -1;
+	const bool known = cluster_load(c);
+	int process[CLUSTER_NODES], st;
+	uint32_t living = 0;
+	uint64_t n;
 
-	if (process >= 0) {
-		close(process);
-		return say_up(inv, c, "runs already");
+	if (!opt_uint(inv, "nodes", 1, CLUSTER_NODES, known ? c->n : 1, &n, &st))
+		return st;
+	if (known) {
+		living = open_processes(c, process);
+		close_processes(c, process);
 	}
+	if (living && (living < c->n || n != c->n))
+		return fail_with(inv, EXIT_FAILED, "CLUSTER", "end it first: gaccctl cluster down",
+				 "%u of %u gaccds run in %s", living, c->n, c->dir);
+	if (living)
+		return say_up(inv, c, n > 1 ? "run already" : "runs already");
 	if (known)
-		cluster_remove(c); /* of one that died */
-	return start(inv, c);
+		cluster_remove(c); /* of those that died */
+	return start(inv, c, (uint32_t)n);
 }
 
 /* ---- down ---- */
@@ -164,17 +288,6 @@ static void end_jobs(struct invocation *inv)
 	}
 }
 
-static int end_process(struct invocation *inv, const struct cluster *c, int process)
-{
-	struct pollfd p = { .fd = process, .events = POLLIN };
-
-	syscall(SYS_pidfd_send_signal, process, SIGTERM, NULL, 0);
-	if (poll(&p, 1, END_MS) == 1)
-		return EXIT_OK;
-	return fail_with(inv, EXIT_TIMED_OUT, "CLUSTER", NULL, "gaccd (pid %d) does not end; its log is %s/log",
-			 (int)c->pid, c->dir);
-}
-
 static int no_cluster(struct invocation *inv, const struct cluster *c)
 {
 	return fail_with(inv, EXIT_NOT_FOUND, "CLUSTER_NOT_FOUND", "start one with: gaccctl cluster up",
@@ -183,51 +296,75 @@ static int no_cluster(struct invocation *inv, const struct cluster *c)
 
 static int down(struct invocation *inv, struct cluster *c)
 {
-	int process, err, st = EXIT_OK;
+	int process[CLUSTER_NODES], err, st = EXIT_OK;
+	bool ended;
 
 	if (!cluster_load(c))
 		return no_cluster(inv, c);
-	process = cluster_process(c);
-	if (process >= 0) {
-		if (connect_to(inv, c, &st))
+	open_processes(c, process);
+	for (uint32_t i = 0; i < c->n; i++)
+		if (process[i] >= 0 && connect_to(inv, &c->node[i], &st))
 			end_jobs(inv);
-		st = end_process(inv, c, process);
-		close(process);
-	}
-	if (st)
+	ended = end_processes(inv, c, process, &st);
+	close_processes(c, process);
+	if (!ended)
 		return st;
 	err = cluster_remove(c);
 	if (err)
 		return fail_with(inv, EXIT_FAILED, "CLUSTER", NULL, "%s cannot be deleted: %s", c->dir, strerror(err));
-	fprintf(inv->err, "gaccd (pid %d) has ended; %s is deleted\n", (int)c->pid, c->dir);
+	if (c->n == 1)
+		fprintf(inv->err, "gaccd (pid %d) has ended; %s is deleted\n", (int)c->node[0].pid, c->dir);
+	else
+		fprintf(inv->err, "%u gaccds have ended; %s is deleted\n", c->n, c->dir);
 	return EXIT_OK;
 }
 
 /* ---- status ---- */
 
+static bool wants_lines(const struct invocation *inv)
+{
+	return !wants_data(inv) && inv->format != FORMAT_NAME;
+}
+
+static int ask_node(struct invocation *inv, const struct cluster_node *node)
+{
+	gacc_node_info *info;
+	int st;
+
+	if (!connect_to(inv, node, &st))
+		return st;
+	if (gacc_node_get(inv->client, &info))
+		return fail_client(inv);
+	if (wants_lines(inv))
+		tell(inv->out, "%s%sup: gaccd %s, pid %d, %u jobs, %s\n", node->name, *node->name ? " " : "",
+		     info->version, (int)node->pid, info->jobs, node->endpoint);
+	gacc_node_free(info);
+	return EXIT_OK;
+}
+
+static int say_dead(struct invocation *inv, const struct cluster *c, const struct cluster_node *node)
+{
+	const bool alone = c->n == 1;
+
+	return fail_with(inv, EXIT_UNHEALTHY, "CLUSTER", alone ? "gaccctl cluster up starts another" : NULL,
+			 "%s (pid %d) in %s has died", alone ? "the gaccd" : node->name, (int)node->pid, node->dir);
+}
+
+/* The first failure is the exit status; as data it is all that is printed. */
 static int status(struct invocation *inv, struct cluster *c)
 {
-	int process, st = EXIT_OK;
-	gacc_node_info *node;
+	int process[CLUSTER_NODES], st = EXIT_OK;
 
 	if (!cluster_load(c))
 		return no_cluster(inv, c);
-	process = cluster_process(c);
-	if (process < 0)
-		return fail_with(inv, EXIT_UNHEALTHY, "CLUSTER", "gaccctl cluster up starts another",
-				 "the gaccd (pid %d) in %s has died", (int)c->pid, c->dir);
-	close(process);
-	if (!connect_to(inv, c, &st))
-		return st;
-	if (gacc_node_get(inv->client, &node))
-		return fail_client(inv);
-	if (wants_data(inv) || inv->format == FORMAT_NAME)
-		st = say_up(inv, c, "");
-	else
-		tell(inv->out, "up: gaccd %s, pid %d, %u jobs, %s\n", node->version, (int)c->pid, node->jobs,
-		     c->endpoint);
-	gacc_node_free(node);
-	return st;
+	open_processes(c, process);
+	for (uint32_t i = 0; i < c->n && (st == EXIT_OK || wants_lines(inv)); i++) {
+		int one = process[i] >= 0 ? ask_node(inv, &c->node[i]) : say_dead(inv, c, &c->node[i]);
+
+		st = st ? st : one;
+	}
+	close_processes(c, process);
+	return st == EXIT_OK && !wants_lines(inv) ? say_up(inv, c, "") : st;
 }
 
 int cmd_cluster(struct invocation *inv)
@@ -236,12 +373,9 @@ int cmd_cluster(struct invocation *inv)
 		const char *word;
 		int (*run)(struct invocation *inv, struct cluster *c);
 	} words[] = { { "up", up }, { "down", down }, { "status", status } };
-	const char *nodes = opt(inv, "nodes");
 	struct cluster c;
 	int st;
 
-	if (nodes && strcmp(nodes, "1"))
-		return fail_usage(inv, "--nodes %s: this version runs jobs on one node", nodes);
 	if (!cluster_place(inv, &c, &st))
 		return st;
 	for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)

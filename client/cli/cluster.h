@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The throw-away gaccd of `gaccctl cluster`: a private directory with its socket, state, log, and the file cluster.json
- * that says which process it is. */
+/* The throw-away gaccds of `gaccctl cluster`, one or several: a private directory with the sockets, state and log of
+ * each, and the file cluster.json that says which processes they are. */
 #ifndef GACCCTL_CLUSTER_H
 #define GACCCTL_CLUSTER_H
 
@@ -10,27 +10,49 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-struct cluster {
-	char dir[60]; /* the sockets in it have room in a sockaddr_un, the supervisor's too */
-	char socket[110];
+#define CLUSTER_NODES 32
+
+/* One gaccd. */
+struct cluster_node {
+	char name[16]; /* "node0"; of one alone "", and then it is called like the machine */
+	char dir[80];  /* that of the cluster, or a directory in it: the sockets have room in a sockaddr_un */
 	char endpoint[120];
-	pid_t pid;	/* 0: none is known */
+	pid_t pid;	/* of its supervisor; 0: none is known */
 	uint64_t start; /* of the process, in clock ticks since boot: tells it from another with the same number */
 };
 
+struct cluster {
+	char dir[60];
+	char address[24]; /* HOST:PORT where node 0, which coordinates, listens for the others; "": it is alone */
+	uint32_t n;	  /* how many of node[] there are; 0: not known yet */
+	struct cluster_node node[CLUSTER_NODES];
+};
+
+/* ---- cluster_dir.c ---- */
+
 /* Where it is, by --dir, XDG_RUNTIME_DIR or TMPDIR. False: fail_with() was called. */
 bool cluster_place(struct invocation *inv, struct cluster *c, int *exit_status);
+/* That many nodes, 1 to CLUSTER_NODES: their names, directories and endpoints. */
+void cluster_count(struct cluster *c, uint32_t n);
 /* Reads cluster.json; false: there is none. */
 bool cluster_load(struct cluster *c);
 /* Writes it. 0 or errno. */
 int cluster_save(const struct cluster *c);
 /* A pidfd of exactly that process; -1: it is gone. */
-int cluster_process(const struct cluster *c);
-/* Makes the directory, or checks that an old one is ours alone. 0 or errno. */
-int cluster_make_dir(const struct cluster *c);
+int cluster_process(const struct cluster_node *node);
+/* When a process started, as in struct cluster_node; 0: there is no such process. */
+uint64_t cluster_start_of(pid_t pid);
+/* Makes the directories, or checks that old ones are ours alone. 0 or errno. */
+int cluster_make_dirs(const struct cluster *c);
 /* Deletes it with all that is in it. 0 or errno. */
 int cluster_remove(const struct cluster *c);
-/* Starts `gaccd --supervise` there, in a session of its own, and fills pid and start. 0 or errno. */
-int cluster_spawn(struct cluster *c, const char *gaccd);
+
+/* ---- cluster_spawn.c ---- */
+
+/* For several nodes: chooses a free port of loopback, fills c->address, and writes the file with the token that the
+ * nodes show the coordinator. 0 or errno. */
+int cluster_connect_nodes(struct cluster *c);
+/* Starts node i's `gaccd --supervise`, in a session of its own, and fills its pid and start. 0 or errno. */
+int cluster_spawn(struct cluster *c, uint32_t i, const char *gaccd);
 
 #endif

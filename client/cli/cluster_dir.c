@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The directory of `gaccctl cluster`: finding it, starting its gaccd, and checking whether the process in
- * cluster.json still is that gaccd. gaccctl's main thread. */
+/* The directory of `gaccctl cluster`: finding and making it, the file cluster.json, and whether the processes in it
+ * still are the gaccds that were started. gaccctl's main thread. */
 #include "cluster.h"
 
 #include "output.h"
 
+#include <assert.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <ftw.h>
 #include <inttypes.h>
 #include <jansson.h>
-#include <signal.h>
-#include <spawn.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -50,9 +49,26 @@ bool cluster_place(struct invocation *inv, struct cluster *c, int *st)
 		*st = fail_usage(inv, "--dir %s: only letters, digits and /._-+@,= may be in it", c->dir);
 		return false;
 	}
-	snprintf(c->socket, sizeof(c->socket), "%s/gaccd.sock", c->dir);
-	snprintf(c->endpoint, sizeof(c->endpoint), "unix:%s", c->socket);
 	return true;
+}
+
+/* One alone needs no name, and no directory besides the cluster's. */
+void cluster_count(struct cluster *c, uint32_t n)
+{
+	assert(n > 0 && n <= CLUSTER_NODES);
+	c->n = n;
+	for (uint32_t i = 0; i < n; i++) {
+		struct cluster_node *node = &c->node[i];
+
+		*node = (struct cluster_node){ 0 };
+		if (n > 1)
+			snprintf(node->name, sizeof(node->name), "node%u", i);
+		if (n > 1)
+			snprintf(node->dir, sizeof(node->dir), "%s/node-%u", c->dir, i);
+		else
+			snprintf(node->dir, sizeof(node->dir), "%s", c->dir);
+		snprintf(node->endpoint, sizeof(node->endpoint), "unix:%s/gaccd.sock", node->dir);
+	}
 }
 
 static void path_in(const struct cluster *c, const char *name, char out[PATH_ROOM])
@@ -60,42 +76,63 @@ static void path_in(const struct cluster *c, const char *name, char out[PATH_ROO
 	snprintf(out, PATH_ROOM, "%s/%s", c->dir, name);
 }
 
-bool cluster_load(struct cluster *c)
+/* ---- cluster.json ---- */
+
+static bool load_node(const json_t *state, struct cluster_node *node)
 {
 	json_int_t pid, start;
+
+	if (json_unpack((json_t *)(uintptr_t)state, "{s:I, s:I}", "pid", &pid, "start", &start) || pid < 0 || start < 0)
+		return false;
+	node->pid = (pid_t)pid;
+	node->start = (uint64_t)start;
+	return true;
+}
+
+bool cluster_load(struct cluster *c)
+{
 	char path[PATH_ROOM];
-	json_t *state;
+	json_t *state, *nodes;
+	size_t n;
 	bool ok;
 
 	path_in(c, STATE_FILE, path);
 	state = json_load_file(path, 0, NULL);
-	ok = state && !json_unpack(state, "{s:I, s:I}", "pid", &pid, "start", &start) && pid > 0 && start > 0;
-	if (ok) {
-		c->pid = (pid_t)pid;
-		c->start = (uint64_t)start;
-	}
+	nodes = json_object_get(state, "nodes");
+	n = json_array_size(nodes);
+	ok = n > 0 && n <= CLUSTER_NODES;
+	if (ok)
+		cluster_count(c, (uint32_t)n);
+	for (size_t i = 0; i < n && ok; i++)
+		ok = load_node(json_array_get(nodes, i), &c->node[i]);
 	json_decref(state);
 	return ok;
 }
 
 int cluster_save(const struct cluster *c)
 {
-	json_t *state = json_pack("{s:I, s:I, s:s}", "pid", (json_int_t)c->pid, "start", (json_int_t)c->start,
-				  "endpoint", c->endpoint);
+	json_t *nodes = json_array(), *state;
 	char path[PATH_ROOM], temporary[PATH_ROOM];
 	int err = ENOMEM;
 
+	for (uint32_t i = 0; i < c->n; i++)
+		json_array_append_new(nodes, json_pack("{s:I, s:I, s:s}", "pid", (json_int_t)c->node[i].pid, "start",
+						       (json_int_t)c->node[i].start, "endpoint", c->node[i].endpoint));
+	state = json_array_size(nodes) == c->n ? json_pack("{s:O}", "nodes", nodes) : NULL;
 	path_in(c, STATE_FILE, path);
 	path_in(c, STATE_FILE ".new", temporary);
 	errno = ENOMEM;
 	if (state)
 		err = json_dump_file(state, temporary, 0) || rename(temporary, path) ? errno : 0;
 	json_decref(state);
+	json_decref(nodes);
 	return err;
 }
 
-/* When a process started, in clock ticks since boot; 0: there is no such process. The 22nd field of stat(5). */
-static uint64_t start_of(pid_t pid)
+/* ---- processes ---- */
+
+/* The 22nd field of stat(5). */
+uint64_t cluster_start_of(pid_t pid)
 {
 	char path[32], text[1024], *p;
 	FILE *f;
@@ -114,27 +151,39 @@ static uint64_t start_of(pid_t pid)
 	return p ? strtoull(p + 1, NULL, 10) : 0;
 }
 
-/* The descriptor first: from then on the number cannot become another's. */
-int cluster_process(const struct cluster *c)
+/* The descriptor first: from then on the number cannot become another's. One that has ended and was not waited for yet
+ * is readable. */
+int cluster_process(const struct cluster_node *node)
 {
-	int fd = c->pid > 0 ? (int)syscall(SYS_pidfd_open, c->pid, 0) : -1;
+	struct pollfd p = { .fd = node->pid > 0 ? (int)syscall(SYS_pidfd_open, node->pid, 0) : -1, .events = POLLIN };
 
-	if (fd >= 0 && start_of(c->pid) != c->start) {
-		close(fd);
+	if (p.fd >= 0 && (cluster_start_of(node->pid) != node->start || poll(&p, 1, 0))) {
+		close(p.fd);
 		return -1;
 	}
-	return fd;
+	return p.fd;
 }
 
-int cluster_make_dir(const struct cluster *c)
+/* ---- the directory ---- */
+
+static int make_dir(const char *dir)
 {
 	struct stat st;
 
-	if (!mkdir(c->dir, 0700))
+	if (!mkdir(dir, 0700))
 		return 0;
-	if (errno != EEXIST || lstat(c->dir, &st))
+	if (errno != EEXIST || lstat(dir, &st))
 		return errno;
 	return S_ISDIR(st.st_mode) && st.st_uid == geteuid() && !(st.st_mode & 077) ? 0 : EPERM;
+}
+
+int cluster_make_dirs(const struct cluster *c)
+{
+	int err = make_dir(c->dir);
+
+	for (uint32_t i = 0; i < c->n && !err && c->n > 1; i++)
+		err = make_dir(c->node[i].dir);
+	return err;
 }
 
 static int remove_one(const char *path, const struct stat *st, int type, struct FTW *ftw)
@@ -145,77 +194,4 @@ static int remove_one(const char *path, const struct stat *st, int type, struct 
 int cluster_remove(const struct cluster *c)
 {
 	return nftw(c->dir, remove_one, NFTW_DESCRIPTORS, FTW_DEPTH | FTW_PHYS | FTW_MOUNT) ? errno : 0;
-}
-
-/* ---- start ---- */
-
-/* Our environment with TMPDIR=dir: the supervisor's socket belongs there, too. NULL without memory; the last string and
- * the list are the caller's. */
-static char **environment_in(const char *dir)
-{
-	size_t n = 0, kept = 0;
-	char **list;
-
-	while (environ[n])
-		n++;
-	list = calloc(n + 2, sizeof(*list));
-	for (size_t i = 0; list && i < n; i++)
-		if (strncmp(environ[i], "TMPDIR=", 7) != 0)
-			list[kept++] = environ[i];
-	if (list && asprintf(&list[kept], "TMPDIR=%s", dir) < 0) {
-		free(list);
-		return NULL;
-	}
-	return list;
-}
-
-static int spawn(char **argv, char **envp, const char *log, pid_t *out)
-{
-	posix_spawn_file_actions_t actions;
-	posix_spawnattr_t attr;
-	sigset_t none;
-	int err;
-
-	posix_spawn_file_actions_init(&actions);
-	posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
-	posix_spawn_file_actions_addopen(&actions, 1, log, O_WRONLY | O_CREAT | O_APPEND, 0600);
-	posix_spawn_file_actions_adddup2(&actions, 1, 2);
-	posix_spawnattr_init(&attr);
-	sigemptyset(&none);
-	posix_spawnattr_setsigmask(&attr, &none);
-	posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGMASK);
-	err = posix_spawnp(out, argv[0], &actions, &attr, argv, envp);
-	posix_spawnattr_destroy(&attr);
-	posix_spawn_file_actions_destroy(&actions);
-	return err;
-}
-
-int cluster_spawn(struct cluster *c, const char *gaccd)
-{
-	char config[PATH_ROOM], log[PATH_ROOM], socket[160], state[160], runtime[160];
-	const char *argv[] = { gaccd, "--supervise", "--config", config,  "--set",	     socket, "--set",
-			       state, "--set",	     runtime,	 "--set", "log.format=text", NULL };
-	char **envp, **last;
-	FILE *f;
-	int err;
-
-	path_in(c, "gaccd.yaml", config); /* an empty one: the node's own is for its own gaccd */
-	path_in(c, "log", log);
-	snprintf(socket, sizeof(socket), "listen.socket=%s", c->socket);
-	snprintf(state, sizeof(state), "state_dir=%s/state", c->dir);
-	snprintf(runtime, sizeof(runtime), "runtime_dir=%s/run", c->dir);
-	f = fopen(config, "we");
-	if (!f || fclose(f))
-		return errno;
-	envp = environment_in(c->dir);
-	if (!envp)
-		return ENOMEM;
-	err = spawn((char **)(uintptr_t)argv, envp, log, &c->pid);
-	for (last = envp; last[1];)
-		last++;
-	free(*last);
-	free(envp);
-	if (!err)
-		c->start = start_of(c->pid);
-	return err;
 }

@@ -97,16 +97,21 @@ static const struct command commands[] = {
 	{
 		.name = "cluster",
 		.group = "Start",
-		.summary = "start and end a throw-away gaccd, for trying and tests",
-		.usage = "up | down | status",
+		.summary = "start and end throw-away gaccds, for trying and tests",
+		.usage = "up [--nodes N] | down | status",
 		.words = "up down status",
-		.examples = "eval \"$(gaccctl cluster up)\"\ngaccctl cluster down",
-		.details = "up starts gaccd in a private directory and prints the line that sets GACC_ENDPOINT. down "
-			   "cancels its "
-			   "jobs, ends exactly that process, and deletes the directory.",
+		.examples = "eval \"$(gaccctl cluster up)\"\neval \"$(gaccctl cluster up --nodes 3)\"\n"
+			    "gaccctl cluster down",
+		.details = "up starts gaccd in a private directory and prints the line that sets GACC_ENDPOINT. With "
+			   "--nodes, "
+			   "N gaccds that are one cluster: node0, which coordinates and is that endpoint, node1, and "
+			   "so on; -o name "
+			   "prints the endpoints of all. down cancels the jobs, ends exactly those processes, and "
+			   "deletes the "
+			   "directory.",
 		.options = OPTIONS({ "dir", 0, "DIR",
 				     "where it lives (XDG_RUNTIME_DIR/gacc-cluster, or TMPDIR/gacc-cluster-UID)" },
-				   { "nodes", 0, "N", "how many gaccd (1)" },
+				   { "nodes", 0, "N", "up: how many gaccds (1)" },
 				   { "gaccd", 0, "PATH", "the program (the one beside gaccctl, or by PATH)" }),
 		.min_operands = 1,
 		.max_operands = 1,
@@ -207,6 +212,25 @@ static const struct command commands[] = {
 		.min_operands = 1,
 		.max_operands = 1,
 		.run = cmd_norms,
+	},
+	{
+		.name = "comms",
+		.group = "Look",
+		.summary = "show which parts of a job reach each other",
+		.usage = "JOB",
+		.examples = "gaccctl comms 42",
+		.details =
+			"Of a job of several parts. JOINED is the number of the communicator that the part's engine is "
+			"in; those that exchange have the same. CANNOT REACH names the parts that an engine did not "
+			"reach when it last failed an attempt, until an attempt succeeds: where two name each other, "
+			"look "
+			"at the network between them; where all name one, at that one. With -o name: the parts that "
+			"are "
+			"named.",
+		.options = no_options,
+		.min_operands = 1,
+		.max_operands = 1,
+		.run = cmd_comms,
 	},
 	{
 		.name = "events",
@@ -360,6 +384,22 @@ static const struct command commands[] = {
 		.options = no_options,
 		.max_operands = 1,
 		.run = cmd_buffers,
+	},
+	{
+		.name = "nodes",
+		.group = "Node",
+		.summary = "show the nodes of the cluster; keep new jobs away from one",
+		.usage = "[drain NAME | undrain NAME]",
+		.words = "drain undrain",
+		.examples = "gaccctl nodes\ngaccctl nodes -o json | jq '.nodes[] | select(.state != \"UP\") | .name'\n"
+			    "gaccctl nodes drain b",
+		.details =
+			"SUSPECT: no word for 3 s, or its link has ended; DOWN: no word for cluster.lease. Jobs with "
+			"parts there wait, and go on when it is back. drain: new jobs get no parts there, and those "
+			"that are there stay; until undrain, or a restart of the coordinator.",
+		.options = no_options,
+		.max_operands = 2,
+		.run = cmd_nodes,
 	},
 	{
 		.name = "health",

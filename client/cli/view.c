@@ -324,6 +324,43 @@ static void view_root_cause(struct invocation *inv, const gacc_root_cause *c)
 		tell(inv->out, "  | %s\n", c->log_line[i]);
 }
 
+static void part_row(struct sheet *s, const gacc_part_info *p)
+{
+	char size[SHORT];
+
+	sheet_row(s, p->engine_pid ? NULL : "yellow");
+	sheet_cell(s, "%u", p->number);
+	sheet_cell(s, "%s", *p->node ? p->node : "-");
+	if (p->ranks > 1)
+		sheet_cell(s, "%u-%u", p->first_rank, p->first_rank + p->ranks - 1);
+	else
+		sheet_cell(s, "%u", p->first_rank);
+	if (p->engine_pid)
+		sheet_cell(s, "%" PRId64, p->engine_pid);
+	else
+		sheet_cell(s, "-");
+	sheet_cell(s, "%u", p->engine_restarts);
+	if (p->communicator)
+		sheet_cell(s, "%" PRIu64, p->communicator);
+	else
+		sheet_cell(s, "-");
+	sheet_cell(s, "%s", bytes(size, p->host_bytes));
+}
+
+static void view_parts(struct invocation *inv, const gacc_job_info *j)
+{
+	static const struct column columns[] = {
+		{ "PART", true, false },   { "NODE", false, false },	{ "RANKS", false, false },
+		{ "ENGINE", true, false }, { "RESTARTS", true, false }, { "COMM", true, false },
+		{ "MEMORY", true, false }, { NULL, false, false },
+	};
+	struct sheet *s = sheet_new(inv, columns);
+
+	for (size_t i = 0; i < j->n_part; i++)
+		part_row(s, &j->part[i]);
+	sheet_print(s);
+}
+
 void view_job(struct invocation *inv, const gacc_job_info *j)
 {
 	char text[64], size[SHORT], when[SHORT];
@@ -362,6 +399,10 @@ void view_job(struct invocation *inv, const gacc_job_info *j)
 		line(inv, "Logs:", "%s", j->log_dir);
 	if (j->root_cause)
 		view_root_cause(inv, j->root_cause);
+	if (j->n_part) {
+		fputs("\nParts:\n", inv->out);
+		view_parts(inv, j);
+	}
 	fputs("\nRanks:\n", inv->out);
 	view_ranks(inv, j);
 	fputs("\nEvents:\n", inv->out);

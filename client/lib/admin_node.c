@@ -63,6 +63,93 @@ void gacc_node_free(gacc_node_info *node)
 	answer_free(node);
 }
 
+/* ---- the cluster ---- */
+
+static const char *node_state(Gacc__V1__NodeState state)
+{
+	const ProtobufCEnumValue *v =
+		protobuf_c_enum_descriptor_get_value(&gacc__v1__node_state__descriptor, (int)state);
+
+	return v ? v->name + sizeof("NODE_STATE_") - 1 : "?";
+}
+
+static bool fill_node_list(void *public, Gacc__V1__ClusterNode *const *node, size_t n_nodes)
+{
+	gacc_cluster_node *item = answer_items(public, n_nodes, sizeof(*item));
+
+	for (size_t i = 0; item && i < n_nodes; i++) {
+		const Gacc__V1__ClusterNode *n = node[i];
+
+		item[i] = (gacc_cluster_node){
+			.name = n->name,
+			.state = node_state(n->state),
+			.version = n->version,
+			.kernels = n->kernels,
+			.data_address = n->data_address,
+			.coordinates = n->coordinates,
+			.drained = n->drained,
+			.state_since_unix_nanos = n->state_since_unix_nanos,
+			.heard_unix_nanos = n->heard_unix_nanos,
+			.silent_ns = n->silent_ns,
+			.incarnation = n->incarnation,
+			.host_bytes_used = n->host_bytes_used,
+			.host_bytes_limit = n->host_bytes_limit,
+			.cpus = n->cpus,
+			.parts = n->parts,
+			.json = answer_json(public, &n->base),
+		};
+		if (!item[i].json)
+			return false;
+	}
+	*(gacc_nodes *)public = (gacc_nodes){ .n = n_nodes, .node = item };
+	return item != NULL;
+}
+
+static bool fill_nodes(void *public, const ProtobufCMessage *reply)
+{
+	const Gacc__V1__ListNodesResponse *r = (const Gacc__V1__ListNodesResponse *)reply;
+
+	return fill_node_list(public, r->nodes, r->n_nodes);
+}
+
+static bool fill_drained(void *public, const ProtobufCMessage *reply)
+{
+	const Gacc__V1__DrainNodeResponse *r = (const Gacc__V1__DrainNodeResponse *)reply;
+
+	return fill_node_list(public, &r->node, r->node != NULL);
+}
+
+gacc_status gacc_node_list(gacc_client *client, gacc_nodes **out)
+{
+	Gacc__V1__ListNodesRequest request = GACC__V1__LIST_NODES_REQUEST__INIT;
+	gacc_status st;
+	void *answer;
+
+	st = admin_answer(client, NODE, "ListNodes", &request.base, sizeof(**out), fill_nodes, &answer);
+	if (!st)
+		*out = answer;
+	return st;
+}
+
+gacc_status gacc_node_drain(gacc_client *client, const char *name, int drained, gacc_nodes **out)
+{
+	Gacc__V1__DrainNodeRequest request = GACC__V1__DRAIN_NODE_REQUEST__INIT;
+	gacc_status st;
+	void *answer;
+
+	request.name = unconst(name);
+	request.drained = drained != 0;
+	st = admin_answer(client, NODE, "DrainNode", &request.base, sizeof(**out), fill_drained, &answer);
+	if (!st)
+		*out = answer;
+	return st;
+}
+
+void gacc_nodes_free(gacc_nodes *nodes)
+{
+	answer_free(nodes);
+}
+
 /* ---- memory ---- */
 
 static bool fill_buffers(void *public, const ProtobufCMessage *reply)

@@ -185,6 +185,29 @@ static void fill_update(gacc_pending_update *out, const Gacc__V1__PendingUpdate 
 		out->values.clip_value = &v->clip_value;
 }
 
+static bool fill_parts(gacc_jobs *jobs, gacc_job_info *out, const Gacc__V1__Job *j)
+{
+	gacc_part_info *part = answer_items(jobs, j->n_parts, sizeof(*part));
+
+	for (size_t i = 0; part && i < j->n_parts; i++) {
+		const Gacc__V1__JobPart *p = j->parts[i];
+
+		part[i] = (gacc_part_info){
+			.number = p->number,
+			.first_rank = p->first_rank,
+			.ranks = p->n_ranks,
+			.node = p->node,
+			.engine_pid = p->engine_pid,
+			.engine_restarts = p->engine_restarts,
+			.host_bytes = p->host_bytes,
+			.communicator = p->communicator,
+		};
+	}
+	out->part = part;
+	out->n_part = j->n_parts;
+	return part != NULL;
+}
+
 static bool fill_lists(gacc_jobs *jobs, gacc_job_info *out, const Gacc__V1__Job *j)
 {
 	gacc_rank_info *rank = answer_items(jobs, j->n_ranks, sizeof(*rank));
@@ -226,7 +249,7 @@ static bool fill_job(gacc_jobs *jobs, gacc_job_info *out, const Gacc__V1__Job *j
 {
 	fill_scalars(out, j);
 	out->json = answer_json(jobs, &j->base);
-	return out->json && fill_log_dir(jobs, out, j) && fill_lists(jobs, out, j) &&
+	return out->json && fill_log_dir(jobs, out, j) && fill_lists(jobs, out, j) && fill_parts(jobs, out, j) &&
 	       (!j->root_cause || fill_root_cause(jobs, out, j->root_cause));
 }
 

@@ -12,7 +12,7 @@
 
 struct message_bounds message_bounds_of(const struct job_spec *s)
 {
-	return (struct message_bounds){ s->ranks, s->max_micro_size };
+	return (struct message_bounds){ s->ranks, s->max_micro_size, s->parts };
 }
 
 /* ---- fields that are the same on both sides ---- */

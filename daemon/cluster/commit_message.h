@@ -18,7 +18,7 @@ struct Gacc__Internal__V1__Update;
 
 /* What a job's specification allows in messages about it. */
 struct message_bounds {
-	uint32_t ranks, max_micro_size;
+	uint32_t ranks, max_micro_size, parts; /* ranks, parts: of the whole job */
 };
 struct message_bounds message_bounds_of(const struct job_spec *);
 

@@ -66,7 +66,8 @@ static enum status check_numbers(const Gacc__Internal__V1__PartLedger *m, const 
 static enum status check(const Gacc__Internal__V1__PartLedger *m, const struct message_bounds *b, char *why,
 			 size_t n_why)
 {
-	const uint64_t most = (uint64_t)b->ranks * b->max_micro_size;
+	const uint64_t full = (uint64_t)b->ranks * b->max_micro_size, sent = ledger_most(b->parts);
+	const uint64_t most = full < sent ? full : sent;
 	if (!m->epoch || !m->incarnation) {
 		snprintf(why, n_why, "PartLedger.%s is missing", m->epoch ? "incarnation" : "epoch");
 		return ST_VERSION_SKEW;

@@ -11,6 +11,11 @@
 
 /* Micro-batches of a window that are sent at all: they take some 30 ms of both sides' loops, and 10 MB on the way. */
 #define LEDGER_MOST (1u << 18)
+/* Of one part, of so many: the coordinator holds those of all parts at once. */
+static inline uint64_t ledger_most(uint32_t n_parts)
+{
+	return LEDGER_MOST / n_parts;
+}
 #define LEDGER_PORTION                                                                                                 \
 	2048 /* micro-batches in a message, at most: some 80 KiB, which malloc gives without a system call */
 

@@ -61,7 +61,7 @@ bool link_send_shared(struct link *l, enum link_kind kind, uint64_t job, uint32_
 		free(bytes);
 		return false;
 	}
-	*q = (struct queued){ NULL, { kind, job, part, bytes, n, end ? shared_hold(end) : NULL } };
+	*q = (struct queued){ NULL, { kind, job, part, bytes, n, end ? shared_hold(end) : NULL, false, 0 } };
 	*l->tail = q;
 	l->tail = &q->next;
 	if (was_empty)

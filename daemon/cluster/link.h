@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The way between a coordinator and a node: reports, events, views, ledgers, tensor sets and what has become of
- * placements and checkpoints go up; orders, placements, their end and checkpoints that are wanted go down. All are
- * packed.
+/* The way between a coordinator and a node: reports, events, views, ledgers, tensor sets, addresses of engines and what
+ * has become of placements and checkpoints go up; orders, placements, their end, boards of addresses and checkpoints
+ * that are wanted go down. All are packed.
  *
  * This is the link inside one process, where a gaccd coordinates jobs whose parts it has itself. A message is delivered
  * by link_run, never while its sender is still at work; messages keep their order (a Save counts on it). What cannot be
@@ -19,6 +19,7 @@
 
 struct link;
 
+/* The numbers go between gaccds (peer.proto: Carried.kind): they are for ever, and new ones come last. */
 enum link_kind {
 	LINK_REPORT,	/* report_message.h */
 	LINK_ORDER,	/* order_message.h */
@@ -32,8 +33,35 @@ enum link_kind {
 	LINK_SAVED,
 	LINK_VIEW,   /* part_view_message.h */
 	LINK_LEDGER, /* ledger_message.h */
+	LINK_BLOB,   /* board_message.h, as LINK_BOARD is */
+	LINK_BOARD,
 	LINK_KINDS
 };
+
+/* From a part to the coordinator of its job? The others go down, to the node of a part. */
+static inline bool link_goes_up(enum link_kind kind)
+{
+	switch (kind) {
+	case LINK_REPORT:
+	case LINK_PLACED:
+	case LINK_EVENT:
+	case LINK_TENSORS:
+	case LINK_SAVED:
+	case LINK_VIEW:
+	case LINK_LEDGER:
+	case LINK_BLOB:
+		return true;
+	case LINK_ORDER:
+	case LINK_PLACEMENT:
+	case LINK_DROP:
+	case LINK_KEPT:
+	case LINK_SAVE:
+	case LINK_BOARD:
+	case LINK_KINDS:
+		break;
+	}
+	return false;
+}
 
 struct link_message {
 	enum link_kind kind;
@@ -42,6 +70,8 @@ struct link_message {
 	const void *bytes;
 	size_t n;
 	struct shared *end; /* large bytes that follow these; NULL: none */
+	bool away;	    /* another gaccd has sent it, which coordinates the job */
+	uint32_t node; /* of the node of a part: its index among the members (control/members.h) + 1; 0: this gaccd */
 };
 
 struct link_ends {

@@ -12,7 +12,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#define ORDER_FIELDS(X) X(job_id) X(epoch) X(term) X(window) X(number) X(attempt) X(norms) X(run) X(paused) X(armed)
+#define ORDER_FIELDS(X)                                                                                                \
+	X(job_id)                                                                                                      \
+	X(epoch)                                                                                                       \
+	X(term) X(window) X(number) X(attempt) X(norms) X(run) X(paused) X(armed) X(comm) X(join_ms) X(fill_part)
 #define LATE_FIELDS(X) X(rank) X(counted) X(micro_size) X(pid) X(waiting_ns) X(attached) X(lost) X(known)
 
 void *order_pack(const struct order *o, size_t *out_n)
@@ -50,6 +53,16 @@ static enum status check_order(const Gacc__Internal__V1__Order *m, const struct 
 	}
 	if (m->n_late > ORDER_MAX_LATE) {
 		snprintf(why, n_why, "Order.late has %zu ranks, and may have %d", m->n_late, ORDER_MAX_LATE);
+		return ST_VERSION_SKEW;
+	}
+	if (m->fill_part > b->parts || (m->fill_part && !m->comm)) {
+		snprintf(why, n_why, "Order.fill_part is %u, with the communicator %llu of %u parts", m->fill_part,
+			 (unsigned long long)m->comm, b->parts);
+		return ST_VERSION_SKEW;
+	}
+	if (m->want == GACC__INTERNAL__V1__WANT__WANT_GO && m->comm > m->attempt) {
+		snprintf(why, n_why, "Order.comm is %llu, after attempt %llu", (unsigned long long)m->comm,
+			 (unsigned long long)m->attempt);
 		return ST_VERSION_SKEW;
 	}
 	for (size_t i = 0; i < m->n_late; i++)

@@ -106,7 +106,7 @@ static enum status check_placement(const Gacc__Internal__V1__Placement *m, char 
 static enum status take_windows(const Gacc__Internal__V1__Placement *m, struct held_placement *h, char *why,
 				size_t n_why)
 {
-	const struct message_bounds b = { m->ranks, m->max_micro_size };
+	const struct message_bounds b = { m->ranks, m->max_micro_size, m->n_parts };
 	uint32_t *n = &h->placement.n_windows;
 	enum status st = ST_OK;
 	while (*n < m->n_windows && !st) {

@@ -40,14 +40,18 @@
 	X(nonfinite)                                                                                                   \
 	X(digest)                                                                                                      \
 	X(params_digest)                                                                                               \
-	X(armed)
+	X(armed)                                                                                                       \
+	X(life)                                                                                                        \
+	X(comm)                                                                                                        \
+	X(vote_suspects)
 /* X(the message's, the struct's) */
 #define REPORT_TEXTS(X)                                                                                                \
 	X(start_waits, start_waits)                                                                                    \
 	X(hindrance, hindrance)                                                                                        \
 	X(failed_text, failed.text)                                                                                    \
 	X(refusal, refusal)                                                                                            \
-	X(params_lost, params_lost)
+	X(params_lost, params_lost)                                                                                    \
+	X(vote_text, vote_text)
 #define REPORT_STATUSES(X) X(failed_status, failed.status) X(vote_status, vote_status) X(refused, refused)
 /* X(type, field, what it is of rank *p): the columns besides `rank` */
 #define COLUMNS(X)                                                                                                     \
@@ -310,8 +314,9 @@ static enum status take_ranks(const Gacc__Internal__V1__RankProgress *m, uint32_
 }
 
 static enum status check_report(const Gacc__Internal__V1__Report *m, const struct part_ranks *p,
-				uint32_t max_micro_size, char *why, size_t n_why)
+				const struct message_bounds *b, char *why, size_t n_why)
 {
+	const uint32_t max_micro_size = b->max_micro_size;
 	const size_t n_words = control_words(p->n, max_micro_size);
 	const unsigned phase = (unsigned)m->phase - 1, start = (unsigned)m->start - 1;
 	if (phase > WINDOW_APPLYING)
@@ -322,6 +327,9 @@ static enum status check_report(const Gacc__Internal__V1__Report *m, const struc
 		snprintf(why, n_why, "Report.counted has %zu words, and the part needs %zu", m->n_counted, n_words);
 	else if (m->count > (uint64_t)p->n * max_micro_size)
 		return wrong("Report.count", m->count, (uint64_t)p->n * max_micro_size, why, n_why);
+	else if (b->parts < 64 && m->vote_suspects >> b->parts)
+		snprintf(why, n_why, "Report.vote_suspects is %#llx, and the job has %u parts",
+			 (unsigned long long)m->vote_suspects, b->parts);
 	else if (!m->ranks)
 		snprintf(why, n_why, "Report.ranks is missing");
 	else if (check_columns(m->ranks, p->n, why, n_why) || check_ranks(m->ranks, p, why, n_why))
@@ -368,7 +376,7 @@ static enum status take_report(const Gacc__Internal__V1__Report *m, uint32_t max
 	return ST_OK;
 }
 
-enum status report_unpack(const void *bytes, size_t n, const struct part_ranks *p, uint32_t max_micro_size,
+enum status report_unpack(const void *bytes, size_t n, const struct part_ranks *p, const struct message_bounds *b,
 			  struct report *out, char *why, size_t n_why)
 {
 	struct ProtobufCMessage *base;
@@ -376,9 +384,9 @@ enum status report_unpack(const void *bytes, size_t n, const struct part_ranks *
 	if (st)
 		return st;
 	const Gacc__Internal__V1__Report *m = (const Gacc__Internal__V1__Report *)base;
-	st = check_report(m, p, max_micro_size, why, n_why);
+	st = check_report(m, p, b, why, n_why);
 	if (!st)
-		st = take_report(m, max_micro_size, out, why, n_why);
+		st = take_report(m, b->max_micro_size, out, why, n_why);
 	bytes_free(base);
 	return st;
 }

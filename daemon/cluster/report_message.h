@@ -5,6 +5,7 @@
 #ifndef GACC_CLUSTER_REPORT_MESSAGE_H
 #define GACC_CLUSTER_REPORT_MESSAGE_H
 
+#include "cluster/commit_message.h"
 #include "control/messages.h"
 #include "control/part.h"
 
@@ -12,9 +13,9 @@
 
 /* For free(); NULL: no memory. Text that is no UTF-8 is mended on the way. */
 void *report_pack(const struct report *, size_t *out_n);
-/* A report about a part with these ranks, of a job with so many micro-batches for each. ST_VERSION_SKEW: `why` is one
+/* A report about a part with these ranks, of a job with these bounds. ST_VERSION_SKEW: `why` is one
  * sentence that names field and value; ST_NO_MEMORY. *out is written only with ST_OK: then for report_release. */
-enum status report_unpack(const void *bytes, size_t n, const struct part_ranks *, uint32_t max_micro_size,
+enum status report_unpack(const void *bytes, size_t n, const struct part_ranks *, const struct message_bounds *,
 			  struct report *out, char *why, size_t n_why);
 void report_release(struct report *); /* of report_unpack */
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Bounds for phases that wait for nodes or for the journal: STALLED after stall_warn, and after stall_abort the job
- * ends. Also ends jobs that nodes refuse to go on with, or whose parameters are lost. Stragglers are coord_look.c's.
- * Pure, like the rest of the coordinator; called from its tick and its steps. */
+ * ends, or is held where an outcome is durable. Also ends jobs that nodes refuse to go on with, or whose parameters are
+ * lost. Stragglers are coord_look.c's. Pure, like the rest of the coordinator; called from its tick and its steps. */
 #include "control/coord_impl.h"
 
 #include "engine/control_page.h"
@@ -45,6 +45,13 @@ static void describe(const struct coord *c, char *text, size_t n, double seconds
 			 window, i, seconds, (unsigned long long)r->window, r->phase);
 }
 
+/* Trainers have not acknowledged a step: they are late, as stragglers are, and no part is at fault. */
+static bool waits_for_trainers(const struct coord *c)
+{
+	uint32_t i = awaited(c);
+	return i < c->n_peers && c->peer[i].known && c->peer[i].last.refused == ST_NOT_READY;
+}
+
 void coord_watch_phase(struct coord *c, struct now now)
 {
 	char text[256];
@@ -57,13 +64,42 @@ void coord_watch_phase(struct coord *c, struct now now)
 		return;
 	describe(c, text, sizeof(text), (double)ns / 1e9);
 	/* PERSIST: the outcome may be durable already, and the end would have to be written to the same journal */
-	if (ns >= c->spec->stall_abort_ns && c->phase != COORD_PERSIST) {
+	if (ns >= c->spec->stall_abort_ns && c->phase == COORD_COMMIT && !waits_for_trainers(c)) {
+		coord_hold(c, text, now);
+	} else if (ns >= c->spec->stall_abort_ns && c->phase != COORD_PERSIST) {
 		coord_end(c, ST_STALLED, text, now);
 	} else if (c->state != JOB_STALLED) {
 		coord_event(c, true, "WindowStuck", -1, text);
 		coord_set_state(c, JOB_STALLED, text, now);
 		coord_broadcast(c, now);
 	}
+}
+
+void coord_hold_on_difference(struct coord *c, struct now now)
+{
+	char text[240];
+	int at = snprintf(text, sizeof(text),
+			  "step %llu is applied, and the parts do not have the same parameters (digests",
+			  (unsigned long long)c->applied_step);
+	COORD_EACH_PART(c, i)
+	if (at < (int)sizeof(text))
+		at += snprintf(text + at, sizeof(text) - (size_t)at, "%s part %u: %016llx", i ? "," : "", i,
+			       (unsigned long long)c->peer[i].last.params_digest);
+	if (at < (int)sizeof(text))
+		snprintf(text + at, sizeof(text) - (size_t)at, ")");
+	coord_hold(c, text, now);
+}
+
+/* A part does not take an outcome that is durable. */
+static void hold_on_refusal(struct coord *c, uint32_t part, struct now now)
+{
+	const struct report *r = &c->peer[part].last;
+	char text[240];
+	if (c->phase != COORD_COMMIT || r->window != c->commit.window || !r->refused || r->refused == ST_NOT_READY)
+		return;
+	snprintf(text, sizeof(text), "the engine of part %u refuses the outcome of window %llu: %s", part,
+		 (unsigned long long)c->commit.window, r->refusal);
+	coord_hold(c, text, now);
 }
 
 bool coord_end_on_lost(struct coord *c, struct now now)
@@ -109,13 +145,7 @@ bool coord_end_on_refusal(struct coord *c, struct now now)
 			coord_end(c, ST_STORE_FAILED, text, now);
 			return true;
 		}
-		if (c->phase == COORD_COMMIT && r->window == c->commit.window && r->refused &&
-		    r->refused != ST_NOT_READY) {
-			snprintf(text, sizeof(text), "the engine refuses the outcome of window %llu: %s",
-				 (unsigned long long)c->commit.window, r->refusal);
-			coord_end(c, ST_INTERNAL, text, now);
-			return true;
-		}
+		hold_on_refusal(c, i, now);
 	}
 	return false;
 }

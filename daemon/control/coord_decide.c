@@ -9,9 +9,6 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Pause before the next attempt; from the third failure in a row on, each failure doubles it. */
-#define RETRY_NS (INT64_C(100) * 1000000)
-#define RETRY_MAX_NS (INT64_C(10) * 1000000000)
 /* An exchange in which no part makes progress for this long has failed. The parts themselves give up after half this
  * time, and can say why. */
 #define STUCK_NS (INT64_C(20) * 1000000000)
@@ -94,16 +91,9 @@ static bool audit(const struct coord *c, uint64_t count)
 	return bits == count;
 }
 
-static int64_t pause_after(uint32_t failures)
-{
-	int64_t ns = RETRY_NS;
-	for (uint32_t i = 2; i < failures && ns < RETRY_MAX_NS; i++)
-		ns *= 2;
-	return ns < RETRY_MAX_NS ? ns : RETRY_MAX_NS;
-}
-
 void coord_fail_attempt(struct coord *c, const char *why, struct now now)
 {
+	assert(c->phase == COORD_GO);
 	snprintf(c->failure, sizeof(c->failure), "attempt %llu of window %llu failed: %s",
 		 (unsigned long long)c->attempt, (unsigned long long)c->window, why);
 	coord_event(c, true, "AttemptFailed", -1, c->failure);
@@ -112,22 +102,32 @@ void coord_fail_attempt(struct coord *c, const char *why, struct now now)
 		c->failing_ns = now.mono_ns;
 	c->attempt++;
 	coord_mark_all(c);
+	if (c->comm.board)
+		coord_comm_form(c, now);
 	coord_renew_order(c);
 	coord_set_phase(c, COORD_GO, now);
-	int64_t pause = pause_after(c->failed_attempts);
+	int64_t pause = coord_pause_after(c->failed_attempts);
 	c->progress_ns = now.mono_ns + pause;
 	c->sent_ns = now.mono_ns + pause - COORD_RESEND_NS; /* the next tick after the pause sends it */
 }
 
+static void fail_stuck(struct coord *c, struct now now)
+{
+	char why[160] = "no part has got on with it for long";
+	coord_describe_comm(c, why, sizeof(why), now);
+	coord_comm_late(c);
+	coord_fail_attempt(c, why, now);
+}
+
 void coord_watch_attempt(struct coord *c, struct now now)
 {
-	int64_t stuck = c->n_peers > 1 ? STUCK_NS : STUCK_ALONE_NS;
+	int64_t stuck = c->comm.board ? coord_comm_stuck_ns(c) : c->n_peers > 1 ? STUCK_NS : STUCK_ALONE_NS;
 	if (*c->hindrance && now.mono_ns > c->progress_ns) /* the engine has a bound of its own: control/restarts.h */
 		c->progress_ns = now.mono_ns;
 	if (c->failing_ns && (c->held || *c->hindrance))
 		c->failing_ns = now.mono_ns;
 	if (now.mono_ns - c->progress_ns > stuck)
-		coord_fail_attempt(c, "no part has got on with it for long", now);
+		fail_stuck(c, now);
 	if (!c->failing_ns)
 		return;
 	int64_t ns = now.mono_ns - c->failing_ns;
@@ -200,6 +200,7 @@ void coord_decide(struct coord *c, struct now now)
 	struct window_sums sums;
 	assert(c->phase == COORD_GO && coord_all(c, MARK_VOTED) && !c->n_marked[MARK_FAILED]);
 	sum_votes(c, &sums);
+	coord_comm_reached(c);
 	uint64_t there = sums.count + sums.voided, missing = there < sums.expected ? sums.expected - there : 0;
 	const char *differs = votes_differ(c);
 	if (differs) {

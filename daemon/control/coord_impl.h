@@ -3,6 +3,7 @@
 #ifndef GACC_CONTROL_COORD_IMPL_H
 #define GACC_CONTROL_COORD_IMPL_H
 
+#include "coll/coll.h"
 #include "control/coordinator.h"
 #include "control/part.h"
 
@@ -13,6 +14,8 @@
 
 /* What a part's newest report means to the coordinator; each is counted over all parts. */
 enum mark {
+	MARK_ALLOCATED, /* it has its memory, and an engine whose life is known: a job of several parts */
+	MARK_JOINED,	/* and that engine is in the communicator */
 	MARK_STARTED,	/* it has its parameters */
 	MARK_COMPLETE,	/* of the open window: nothing is missing */
 	MARK_FROZEN,	/* it is closed */
@@ -31,8 +34,12 @@ struct peer {
 	struct part_ranks ranks;
 	struct report last;
 	bool known;
+	char away[128];	 /* why its node cannot be heard, or does not take it; "": it can, and does */
 	uint32_t marks;	 /* bits by enum mark */
 	bool has_bitmap; /* `counted` holds what this part had when it closed the window */
+	uint64_t life;	 /* of the engine whose address is on the board of the communicator; 0: none is */
+	uint64_t
+		unreachable; /* bits of the parts that it could not reach, in a failed attempt since the last success */
 };
 
 /* The ages of a rank's progress as times of this machine's monotonic clock; 0: it does not wait, ... */
@@ -49,6 +56,47 @@ struct early_rank {
 	struct rank_progress progress;
 };
 
+struct board;
+
+/* The communicator of a job of several parts: k, the number of the attempt that it was made for, names it in this term.
+ * Orders tell the parts of it from START to COMMIT, and so do reports. Nothing of it is durable.
+ *
+ *   state      | event                                          | next  | what is done
+ *   -----------+------------------------------------------------+-------+-------------------------------------------
+ *   NONE       | START, all parts have memory and an engine     | BOARD | the next attempt's number is k; order
+ *   NONE       | GO begins                                      | BOARD | k is its number; order
+ *   OPEN       | GO begins; a part is not in it any more, or    | BOARD | the same
+ *              | its engine has another life                    |       |
+ *   OPEN       | GO begins                                      | OPEN  | order: the communicator is used again
+ *   BOARD      | an address, of the engine that the part's      | BOARD |
+ *              | newest report has                              |       |
+ *   BOARD      | the last one                                   | OPEN  | board to all parts
+ *   OPEN       | an address that is on the board                | OPEN  | board to that part
+ *   any        | another address                                | same  | refused
+ *   BOARD,OPEN | another life of an engine whose address is     | NONE  | START: again after a pause. GO: unless the
+ *              | here                                           |       | part has voted, the attempt fails (below).
+ *              |                                                |       | COLLECT, CLOSE, COMMIT: all leave it
+ *   BOARD,OPEN | an attempt fails in GO                         | BOARD | k is the next one's; order after its pause
+ *   BOARD,OPEN | a vote against k in START                      | NONE  | again after a pause
+ *   OPEN       | START, all have joined, and they do not have   | OPEN  | order: fill, from the first part that had
+ *              | equal parameters                               |       | parameters
+ *   OPEN       | START, all have joined, equal parameters       | OPEN  | the job runs
+ *   any        | the job ends, another coordinator takes over   | NONE  | addresses are forgotten
+ */
+struct coord_comm {
+	struct board *board; /* NULL: there are no communicators, as with one part; all else is 0 then */
+	int64_t stall_ns;    /* after which engines give up on one that does not answer: coll.stall */
+	enum { COMM_NONE, COMM_BOARD, COMM_OPEN } state;
+	uint64_t k;	     /* 0 in NONE */
+	int64_t since_ns;    /* of the state */
+	int64_t retry_ns;    /* START, NONE: not before this time */
+	bool joined;	     /* all parts have been in it */
+	int64_t join_ns;     /* that joining may take: more when it was too little */
+	uint32_t source;     /* + 1: the first part that had parameters; 0: none has */
+	uint32_t fill;	     /* + 1: the part that the others get theirs from; 0: none gets any */
+	uint64_t fill_order; /* the number of the order that said so first */
+};
+
 struct coord {
 	uint64_t job_id, epoch, term;
 	const struct job_spec *spec;
@@ -60,8 +108,9 @@ struct coord {
 	uint64_t attempt; /* open or last attempt of this term */
 	bool armed;	  /* the part may vote for it by itself in the open window, or after COMMIT in the next */
 	uint32_t failed_attempts; /* of this window, in a row */
-	char failure[200];	  /* of the last one */
+	char failure[300];	  /* of the last one */
 	int64_t phase_since_ns, sent_ns, opened_ns;
+	int64_t readers_since_ns; /* trainers that still read hold the step up (coord_look.c); 0: none do */
 	int64_t opened_ran_ns;
 	struct commit commit; /* being persisted, or the last durable one */
 	bool have_commit;
@@ -74,7 +123,8 @@ struct coord {
 	char hold_reason[256];
 	int64_t held_since_ns, held_ns; /* this pause; all earlier ones together */
 	int64_t late_from_ns;		/* lateness counts from here on: the last resume */
-	char hindrance[256];		/* why the engine does not come up; "": it does */
+	char hindrance[256]; /* why an engine does not come up or a node cannot be heard; "": nothing of that */
+	bool hindered_by_node;
 	bool norms_wanted, norms_asked; /* of the next window that closes; of the one under way */
 	struct peer *peer;
 	uint32_t n_peers, n_marked[N_MARKS];
@@ -82,6 +132,7 @@ struct coord {
 	int64_t late_sent_ns; /* to all nodes; 0: they know of nobody */
 	int64_t progress_ns;  /* of the open attempt: when it began, or when a part has last got on with it */
 	int64_t failing_ns;   /* since when the attempts of this window have failed; 0: none has */
+	struct coord_comm comm;
 	uint32_t *part_ranks; /* [ranks]: the lists of all peers */
 	uint32_t *part_of;    /* [ranks] */
 	/* [ranks], the job's numbers: */
@@ -152,6 +203,33 @@ void coord_decide(struct coord *, struct now);
 void coord_watch_attempt(struct coord *, struct now);
 /* The next attempt, after a pause. */
 void coord_fail_attempt(struct coord *, const char *why, struct now);
+/* So long after this many failed attempts in a row. */
+int64_t coord_pause_after(uint32_t failures);
+/* The vote that has failed the attempt, in words. */
+void coord_take_failed_vote(struct coord *, char *text, size_t n);
+/* Communicators; these are for jobs that have a board, where nothing else is said. */
+struct coll_id coord_comm_id(const struct coord *);
+/* The one of the present attempt; without memory there is none, and the tick tries again. */
+void coord_comm_form(struct coord *, struct now);
+void coord_comm_leave(struct coord *);
+/* It cannot be used for an attempt that begins now. */
+bool coord_comm_is_over(const struct coord *);
+/* Have all joined? */
+void coord_comm_look(struct coord *, struct now);
+/* An attempt that no part has got on with for so long has failed. */
+int64_t coord_comm_stuck_ns(const struct coord *);
+/* It was not joined in time: the next one gets more. Nothing without a board, or if it was. */
+void coord_comm_late(struct coord *);
+/* All parts have just reached each other: what failed before is over. */
+void coord_comm_reached(struct coord *);
+/* Takes every step of the start that is due. True: all parts have joined, and have equal parameters. */
+bool coord_comm_start(struct coord *, struct now);
+void coord_comm_fail_start(struct coord *, const char *why, struct now);
+/* What it waits for, as a sentence; false: nothing. Of any job. */
+bool coord_describe_comm(const struct coord *, char *text, size_t n, struct now);
+/* A report was taken; the tick. Of any job. */
+void coord_comm_report(struct coord *, const struct peer *, struct now);
+void coord_comm_tick(struct coord *, struct now);
 /* A monotonic time without the pauses before it: it stands still while the job is held. */
 int64_t coord_ran_ns(const struct coord *, int64_t mono_ns);
 /* Sets waiting_since_ns: the search for late ranks must not go through all of them for each. */
@@ -160,10 +238,14 @@ void coord_find_waiting(struct coord *);
 void coord_take_ranks(struct coord *, const struct report *, int64_t heard_ns);
 /* The window opens: what has been reported of its ranks before that takes effect. */
 void coord_take_early(struct coord *);
-/* A phase that waits for nodes or for the journal: says so after stall_warn, and ends the job after stall_abort where
- * nothing that is durable would be given up. */
+/* A phase that waits for nodes or for the journal: says so after stall_warn, and after stall_abort ends the job, or
+ * holds it where something that is durable would be given up. */
 void coord_watch_phase(struct coord *, struct now);
-/* What a node has reported cannot be waited for: the job ends. True: it does. */
+/* Pauses the job although nobody has asked for that: its end would give away an outcome that is durable. A resume looks
+ * again. Said once for each reason. */
+void coord_hold(struct coord *, const char *why, struct now);
+void coord_hold_on_difference(struct coord *, struct now); /* of the parts' parameters */
+/* What a node has reported cannot be waited for: the job ends. True: it does. A refused outcome holds the job. */
 bool coord_end_on_refusal(struct coord *, struct now);
 /* A window's update has left parameters that are inf or NaN on some node: the job ends. True: it does. */
 bool coord_end_on_lost(struct coord *, struct now);
@@ -179,8 +261,9 @@ void coord_describe_missing(const struct coord *, uint64_t missing, char *text, 
 void coord_tell_outcome(struct coord *);
 /* Events for what is different in the next window: values, loss scale. */
 void coord_tell_changes(struct coord *);
-/* The engine of a part does not come up, for this reason: STALLED, or STARTING with the reason. Nobody counts as late,
- * and no attempt times out, until why is "". Told once for each reason; not durable. */
-void coord_hinder(struct coord *, const char *why, struct now);
+/* The engine of a part does not come up, or its node cannot be heard (by_node), for this reason: STALLED, or STARTING
+ * with the reason. Nobody counts as late, and no attempt times out, until why is "". Told once for each reason; not
+ * durable. */
+void coord_hinder(struct coord *, const char *why, bool by_node, struct now);
 
 #endif

@@ -3,6 +3,7 @@
  * long the start may take. Marks the job degraded while an engine does not come up. Pure; loop thread. */
 #include "control/coord_impl.h"
 
+#include "coll/board.h"
 #include "engine/control_page.h"
 
 #include <assert.h>
@@ -12,7 +13,22 @@
 
 /* ---- time ---- */
 
-static void describe_start(const struct coord *c, char *text, size_t n)
+/* What the first part that has no parameters waits for, as reported. */
+static void describe_waits(const struct coord *c, char *text, size_t n)
+{
+	uint32_t i = 0;
+	while (i + 1 < c->n_peers && (c->peer[i].marks & 1u << MARK_STARTED))
+		i++;
+	const char *waits = c->peer[i].known ? c->peer[i].last.start_waits : "";
+	if (*waits && c->n_peers > 1)
+		snprintf(text, n, "part %u waits for %s", i, waits);
+	else if (*waits)
+		snprintf(text, n, "it waits for %s", waits);
+	else
+		snprintf(text, n, "no rank gave the initial parameters");
+}
+
+static void describe_start(const struct coord *c, char *text, size_t n, struct now now)
 {
 	uint32_t there = 0, first = c->spec->ranks;
 	for (uint32_t r = c->spec->ranks; r-- > 0;) {
@@ -20,13 +36,10 @@ static void describe_start(const struct coord *c, char *text, size_t n)
 		if (!c->rank[r].attached)
 			first = r;
 	}
-	const char *waits = c->n_peers && c->peer[0].known ? c->peer[0].last.start_waits : "";
 	if (first < c->spec->ranks)
 		snprintf(text, n, "%u of %u ranks attached, rank %u did not", there, c->spec->ranks, first);
-	else if (*waits)
-		snprintf(text, n, "it waits for %s", waits);
-	else
-		snprintf(text, n, "no rank gave the initial parameters");
+	else if (!coord_describe_comm(c, text, n, now))
+		describe_waits(c, text, n);
 }
 
 /* A job must not stay for ever if some of its ranks never attach, or if it gets no parameters. While no rank is
@@ -39,7 +52,7 @@ static void watch_start(struct coord *c, bool alone, struct now now)
 	int64_t ns = now.mono_ns - c->phase_since_ns;
 	if (ns < c->spec->stall_warn_ns && ns < c->spec->stall_abort_ns)
 		return;
-	describe_start(c, what, sizeof(what));
+	describe_start(c, what, sizeof(what), now);
 	if (ns >= c->spec->stall_abort_ns) {
 		snprintf(text, sizeof(text), "did not start within %g s: %s", (double)c->spec->stall_abort_ns / 1e9,
 			 what);
@@ -54,6 +67,7 @@ static void watch_start(struct coord *c, bool alone, struct now now)
 void coord_tick(struct coord *c, struct now now)
 {
 	char why[160];
+	coord_comm_tick(c, now);
 	if (c->superseded)
 		return;
 	assert(!coord_counts_wrong(c, why, sizeof(why)));
@@ -70,12 +84,24 @@ void coord_tick(struct coord *c, struct now now)
 	coord_repeat(c, now);
 }
 
-void coord_hinder(struct coord *c, const char *why, struct now now)
+static void tell_hindrance(struct coord *c, const char *why, bool by_node)
+{
+	const bool was_by_node = c->hindered_by_node;
+	c->hindered_by_node = *why && by_node;
+	if (*why)
+		coord_event(c, true, by_node ? "NodeAwaited" : "EngineFailing", -1, why);
+	else if (was_by_node)
+		coord_event(c, false, "NodeHeard", -1, "all nodes of its parts can be heard again");
+	else
+		coord_event(c, false, "EngineBack", -1, "the engine is up again");
+}
+
+void coord_hinder(struct coord *c, const char *why, bool by_node, struct now now)
 {
 	if (c->phase >= COORD_ENDING || !strcmp(c->hindrance, why))
 		return;
 	snprintf(c->hindrance, sizeof(c->hindrance), "%s", why);
-	coord_event(c, *why, *why ? "EngineFailing" : "EngineBack", -1, *why ? why : "the engine is up again");
+	tell_hindrance(c, why, by_node);
 	c->late_from_ns = now.mono_ns;
 	if (c->phase == COORD_START)
 		coord_set_state(c, c->state, why, now);
@@ -145,10 +171,29 @@ enum status coord_new(struct coord **out, uint64_t job_id, const struct job_spec
 	return ST_OK;
 }
 
+const struct part_ranks *coord_part_ranks(const struct coord *c, uint32_t part)
+{
+	assert(part < c->n_peers);
+	return &c->peer[part].ranks;
+}
+
+uint64_t coord_part_comm(const struct coord *c, uint32_t part)
+{
+	assert(part < c->n_peers);
+	return c->peer[part].last.comm;
+}
+
+uint64_t coord_part_unreachable(const struct coord *c, uint32_t part)
+{
+	assert(part < c->n_peers);
+	return c->peer[part].unreachable;
+}
+
 void coord_free(struct coord *c)
 {
 	if (!c)
 		return;
+	board_free(c->comm.board);
 	free(c->peer);
 	free(c->rank);
 	free(c->early);

@@ -63,12 +63,59 @@ static void describe_late(const struct coord *c, char *text, size_t n, struct no
 		snprintf(text + at, n - (size_t)at, " and %u more", c->n_late - 4);
 }
 
+/* Optimizer CLIENT, several parts: all micro-batches are there, and trainers of this part still read the reduced
+ * gradient that the next sum will overwrite. NULL: of none. */
+static const struct report *find_readers(const struct coord *c)
+{
+	if (c->phase != COORD_COLLECT || c->n_late || c->n_peers == 1)
+		return NULL;
+	COORD_EACH_PART(c, i)
+	{
+		const struct report *r = &c->peer[i].last;
+		if (c->peer[i].known && r->window == c->window && !r->complete && *r->start_waits)
+			return r;
+	}
+	return NULL;
+}
+
+static int64_t watch_readers(struct coord *c, const struct report *readers, struct now now)
+{
+	if (!readers)
+		c->readers_since_ns = 0;
+	else if (!c->readers_since_ns)
+		c->readers_since_ns = now.mono_ns;
+	return readers ? now.mono_ns - c->readers_since_ns : 0;
+}
+
+static void describe_readers(const struct coord *c, const struct report *r, char *text, size_t n)
+{
+	snprintf(text, n, "window %llu waits for %s", (unsigned long long)c->window, r->start_waits);
+}
+
+/* Those that are late are stragglers; readers are no rank's lateness, so the first rank is not named. */
+static void note_stalled(struct coord *c, const char *text, int64_t worst, struct now now)
+{
+	if (c->state == JOB_STALLED)
+		return;
+	if (c->n_late) {
+		c->straggler.since_ns = now.mono_ns - worst;
+		c->straggler.window = c->window;
+		c->straggler.rank = c->late[0].rank;
+		c->straggler.n_more = c->n_late - 1;
+	}
+	coord_event(c, true, c->n_late ? "RankLate" : "WindowStuck", c->n_late ? (int64_t)c->late[0].rank : -1, text);
+	coord_set_state(c, JOB_STALLED, text, now);
+	coord_broadcast(c, now);
+}
+
 void coord_watch_late(struct coord *c, struct now now)
 {
 	int64_t worst = 0;
 	c->n_late = 0;
-	if (c->held || *c->hindrance)
+	if (c->held || *c->hindrance) {
+		c->readers_since_ns = 0;
 		return;
+	}
 	COORD_EACH_RANK(c, r)
 	{
 		int64_t ns = coord_rank_late_ns(c, r, now);
@@ -85,26 +132,23 @@ void coord_watch_late(struct coord *c, struct now now)
 							   .known = p->known };
 		worst = ns > worst ? ns : worst;
 	}
+	const struct report *readers = find_readers(c);
+	const int64_t reading = watch_readers(c, readers, now);
+	worst = reading > worst ? reading : worst;
 	if (worst < c->spec->stall_warn_ns) {
 		if (c->state == JOB_STALLED)
 			coord_set_running(c, now);
 		return;
 	}
 	char text[256];
-	describe_late(c, text, sizeof(text), now);
-	if (worst >= c->spec->stall_abort_ns) {
+	if (readers)
+		describe_readers(c, readers, text, sizeof(text));
+	else
+		describe_late(c, text, sizeof(text), now);
+	if (worst >= c->spec->stall_abort_ns)
 		coord_end(c, ST_STALLED, text, now);
-		return;
-	}
-	if (c->state != JOB_STALLED) {
-		c->straggler.since_ns = now.mono_ns - worst;
-		c->straggler.window = c->window;
-		c->straggler.rank = c->late[0].rank;
-		c->straggler.n_more = c->n_late - 1;
-		coord_event(c, true, "RankLate", c->late[0].rank, text);
-		coord_set_state(c, JOB_STALLED, text, now);
-		coord_broadcast(c, now);
-	}
+	else
+		note_stalled(c, text, worst, now);
 }
 
 /* "rank 1 (micro-batch 3), rank 2 (micro-batch 0 and 1 more)"; "": no rank is known to have sent such values. */

@@ -20,7 +20,9 @@ static uint32_t marks_of(const struct coord *c, const struct peer *p)
 	bool voted = here && r->vote_term == c->term && r->vote_attempt == c->attempt;
 	if (!p->known)
 		return 0;
-	return bit(MARK_STARTED, r->start >= START_PARAMS) | bit(MARK_COMPLETE, here && r->complete) |
+	return bit(MARK_ALLOCATED, r->start >= START_ALLOCATED && r->life) |
+	       bit(MARK_JOINED, c->comm.k && r->comm == c->comm.k && r->term == c->term) |
+	       bit(MARK_STARTED, r->start >= START_PARAMS) | bit(MARK_COMPLETE, here && r->complete) |
 	       bit(MARK_FROZEN, frozen) | bit(MARK_CLOSED, frozen && p->has_bitmap) |
 	       bit(MARK_LEFT, here && r->all_left) | bit(MARK_VOTED, voted) |
 	       bit(MARK_FAILED, voted && r->vote_status) | bit(MARK_AHEAD, r->window > c->window) |

@@ -10,19 +10,25 @@ static void fill_order(const struct coord *c, struct order *o)
 	*o = (struct order){
 		.job_id = c->job_id, .epoch = c->epoch, .term = c->term, .window = c->window, .number = c->order_number
 	};
-	o->run = c->phase != COORD_START;
+	o->run = c->phase > COORD_START && c->phase < COORD_ENDING; /* it may end before it has run */
 	o->late = c->late;
 	o->n_late = c->n_late < ORDER_MAX_LATE ? c->n_late : ORDER_MAX_LATE;
 	o->paused = c->held;
 	if (c->armed && !c->held && !c->norms_wanted && (c->phase == COORD_COLLECT || c->phase == COORD_COMMIT))
 		o->armed = c->attempt;
+	if (c->comm.k && c->phase <= COORD_COMMIT) {
+		o->comm = c->comm.k;
+		o->join_ms = (uint32_t)(c->comm.join_ns / 1000000);
+		o->fill_part = c->comm.fill;
+	}
 	switch (c->phase) {
 	case COORD_CLOSE:
 		o->want = WANT_CLOSE;
 		break;
 	case COORD_GO:
 	case COORD_PERSIST: /* a part whose engine was restarted votes again */
-		o->want = WANT_GO;
+		/* without memory for its board there is no communicator yet */
+		o->want = c->comm.board && !c->comm.k ? WANT_CLOSE : WANT_GO;
 		o->attempt = c->attempt;
 		o->norms = c->norms_asked;
 		break;

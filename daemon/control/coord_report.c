@@ -33,17 +33,36 @@ static bool take_bitmap(struct coord *c, struct peer *p, const struct report *r)
 static void take_hindrance(struct coord *c, struct now now)
 {
 	char text[REPORT_TEXT + 32] = "";
+	bool by_node = false;
 	COORD_EACH_PART(c, i)
 	{
-		const char *why = c->peer[i].known ? c->peer[i].last.hindrance : "";
+		const struct peer *p = &c->peer[i];
+		const char *why = *p->away ? p->away : p->known ? p->last.hindrance : "";
 		if (*text)
 			break;
+		by_node = *p->away;
 		if (*why && c->n_peers > 1)
 			snprintf(text, sizeof(text), "part %u: %s", i, why);
 		else
 			snprintf(text, sizeof(text), "%s", why);
 	}
-	coord_hinder(c, text, now);
+	coord_hinder(c, text, by_node, now);
+}
+
+void coord_part_away(struct coord *c, uint32_t part, const char *why, struct now now)
+{
+	struct peer *p = &c->peer[part];
+	char text[sizeof(p->away)];
+	snprintf(text, sizeof(text), "%s", why);
+	if (!strcmp(p->away, text))
+		return;
+	memcpy(p->away, text, sizeof(text));
+	take_hindrance(c, now);
+}
+
+void coord_part_anew(struct coord *c, uint32_t part)
+{
+	c->peer[part].last.incarnation = 0;
 }
 
 static void take_failure(struct coord *c, const struct report *r, struct now now)
@@ -58,23 +77,32 @@ static void take_failure(struct coord *c, const struct report *r, struct now now
 	coord_end(c, r->failed.status, text, now);
 }
 
+/* Also those of an attempt that another part's vote has ended before: which parts name each other shows where the
+ * network is broken. */
+static void take_suspects(const struct coord *c, struct peer *p, const struct report *r)
+{
+	if (r->window == c->window && r->vote_term == c->term && r->vote_status)
+		p->unreachable = r->vote_suspects & ~(UINT64_C(1) << r->part);
+}
+
 /* ---- a report ---- */
 
-/* Within a window a node's state only moves forward; an overtaken report must not take it back. */
+/* Within a window and an attempt a node's state only moves forward; an overtaken report must not take it back. A part
+ * of several that begins with another attempt is not prepared any more. */
 static bool is_older(const struct report *a, const struct report *b)
 {
 	if (a->number && b->number)
 		return a->number < b->number;
 	if (a->window != b->window)
 		return a->window < b->window;
-	if (a->phase != b->phase)
-		return a->phase < b->phase;
-	if (a->start != b->start)
-		return a->start < b->start;
 	if (a->vote_term != b->vote_term)
 		return a->vote_term < b->vote_term;
 	if (a->vote_attempt != b->vote_attempt)
 		return a->vote_attempt < b->vote_attempt;
+	if (a->phase != b->phase)
+		return a->phase < b->phase;
+	if (a->start != b->start)
+		return a->start < b->start;
 	return b->complete && !a->complete;
 }
 
@@ -117,6 +145,8 @@ void coord_on_report(struct coord *c, const struct report *r, struct now now)
 	if (got_on)
 		c->progress_ns = now.mono_ns;
 	coord_mark(c, p);
+	take_suspects(c, p, r);
+	coord_comm_report(c, p, now);
 	take_failure(c, r, now);
 	coord_step(c, now);
 	if (take_bitmap(c, p, r)) { /* its window has been opened by this very report */

@@ -41,7 +41,28 @@ void coord_event(struct coord *c, bool warning, const char *reason, int64_t rank
 	c->ports.event(c->ports.ctx, c->job_id, warning, reason, rank, text);
 }
 
-/* ---- the end ---- */
+/* ---- the end, or what comes in its place ---- */
+
+void coord_hold(struct coord *c, const char *why, struct now now)
+{
+	char reason[sizeof(c->hold_reason)];
+	snprintf(reason, sizeof(reason), "held: %.240s", why);
+	if (c->held && !strcmp(c->hold_reason, reason))
+		return;
+	if (!c->held)
+		c->held_since_ns = now.mono_ns;
+	c->held = true;
+	c->n_late = 0;
+	memcpy(c->hold_reason, reason, sizeof(reason));
+	coord_event(c, true, "Held", -1, why);
+	if (c->ports.hold)
+		c->ports.hold(c->ports.ctx, c->job_id, reason);
+	if (c->phase == COORD_START)
+		coord_set_state(c, c->state, reason, now);
+	else
+		coord_set_running(c, now);
+	coord_broadcast(c, now);
+}
 
 void coord_end(struct coord *c, enum status end, const char *reason, struct now now)
 {
@@ -80,6 +101,18 @@ void coord_forget_straggler(struct coord *c, bool back, struct now now)
 }
 
 /* ---- the clock ---- */
+
+/* Pause before the next attempt; from the third failure in a row on, each failure doubles it. */
+#define RETRY_NS (INT64_C(100) * 1000000)
+#define RETRY_MAX_NS (INT64_C(10) * 1000000000)
+
+int64_t coord_pause_after(uint32_t failures)
+{
+	int64_t ns = RETRY_NS;
+	for (uint32_t i = 2; i < failures && ns < RETRY_MAX_NS; i++)
+		ns *= 2;
+	return ns < RETRY_MAX_NS ? ns : RETRY_MAX_NS;
+}
 
 int64_t coord_ran_ns(const struct coord *c, int64_t mono_ns)
 {

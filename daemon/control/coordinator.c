@@ -43,6 +43,8 @@ static void start_go(struct coord *c, struct now now)
 	c->norms_asked = c->norms_wanted;
 	c->progress_ns = now.mono_ns;
 	coord_mark_all(c);
+	if (c->comm.board && coord_comm_is_over(c))
+		coord_comm_form(c, now);
 	coord_set_phase(c, COORD_GO, now);
 	coord_broadcast(c, now);
 }
@@ -105,6 +107,18 @@ static void take_armed(struct coord *c, struct now now)
 	coord_step(c, now);
 }
 
+static void step_start(struct coord *c, struct now now)
+{
+	if (c->comm.board ? !coord_comm_start(c, now) : !coord_all(c, MARK_STARTED))
+		return;
+	coord_arm(c);
+	c->comm.fill = 0;
+	open_window(c, c->window, now.unix_ns, now);
+	coord_set_running(c, now);
+	coord_broadcast(c, now);
+	coord_step(c, now);
+}
+
 static void step_collect(struct coord *c, struct now now)
 {
 	if (!c->held && coord_all(c, MARK_LEFT) && c->n_counted + c->n_voided == 0) {
@@ -131,15 +145,14 @@ static void step_close(struct coord *c, struct now now)
 
 static void step_go(struct coord *c, struct now now)
 {
-	uint32_t i = 0;
+	char why[300];
 	if (!c->n_marked[MARK_FAILED]) {
 		if (coord_all(c, MARK_VOTED) && coord_all(c, MARK_CLOSED))
 			coord_decide(c, now);
 		return;
 	}
-	while (!(c->peer[i].marks & 1u << MARK_FAILED))
-		i++;
-	coord_fail_attempt(c, status_info(c->peer[i].last.vote_status)->text, now);
+	coord_take_failed_vote(c, why, sizeof(why));
+	coord_fail_attempt(c, why, now);
 }
 
 static void step_commit(struct coord *c, struct now now)
@@ -151,7 +164,7 @@ static void step_commit(struct coord *c, struct now now)
 		return;
 	COORD_EACH_PART(c, i)
 	if (c->peer[i].last.params_digest != c->commit.params_digest) {
-		coord_end(c, ST_CHECKSUM, "nodes disagree on the parameters (digest)", now);
+		coord_hold_on_difference(c, now);
 		return;
 	}
 	if (c->commit.final) {
@@ -196,13 +209,7 @@ void coord_step(struct coord *c, struct now now)
 		return;
 	switch (c->phase) {
 	case COORD_START:
-		if (coord_all(c, MARK_STARTED)) {
-			coord_arm(c);
-			open_window(c, c->window, now.unix_ns, now);
-			coord_set_running(c, now);
-			coord_broadcast(c, now);
-			coord_step(c, now);
-		}
+		step_start(c, now);
 		break;
 	case COORD_COLLECT:
 		step_collect(c, now);
@@ -244,6 +251,8 @@ void coord_on_persisted(struct coord *c, uint64_t window, enum status st, struct
 	coord_tell_outcome(c);
 	coord_tell_changes(c);
 	coord_set_phase(c, COORD_COMMIT, now);
+	if (c->comm.board && coord_comm_is_over(c))
+		coord_comm_leave(c);
 	coord_arm(c);
 	coord_broadcast(c, now);
 	coord_step(c, now);

@@ -44,6 +44,9 @@ struct coord;
 enum status coord_new(struct coord **out, uint64_t job_id, const struct job_spec *spec, uint64_t term, uint32_t n_parts,
 		      const struct part_ranks *part, const struct coord_ports *);
 void coord_free(struct coord *);
+/* Before anything else, of a job of 2 to COLL_MAX_PARTS parts whose engines sum together: they form communicators
+ * (ports.board), in which they give up on one that does not answer for stall_ns. ST_NO_MEMORY. */
+enum status coord_set_collectives(struct coord *, int64_t stall_ns);
 /* The last durable commit, read after the term was taken. `counted` is not kept. */
 void coord_restore(struct coord *, const struct commit *last);
 /* A new job that begins with this window, as a checkpoint left it; `last`: the outcome before, or NULL. */
@@ -57,6 +60,15 @@ void coord_restore_since(struct coord *, int64_t unix_ns);
 
 /* Whoever passes it on has made sure that it comes from the node of its part. */
 void coord_on_report(struct coord *, const struct report *, struct now);
+/* The part's node cannot be heard, or does not take the part: the job is degraded, whatever the part has said last, and
+ * nothing times out. "": no longer. */
+void coord_part_away(struct coord *, uint32_t part, const char *why, struct now);
+/* The node has lost what it counted its starts by: its reports are taken again, whatever was their number. */
+void coord_part_anew(struct coord *, uint32_t part);
+/* The same for the address of an engine. ST_OK: it was of use. Else it is dropped: ST_STALE_ATTEMPT: of another
+ * communicator. ST_NOT_READY: the part's newest report has another life of the engine. ST_ALREADY_EXISTS,
+ * ST_MALFORMED, ST_INVALID_ARGUMENT: as in coll/board.h. ST_JOB_ENDED: none is wanted. ST_NO_MEMORY. */
+enum status coord_on_blob(struct coord *, const struct part_blob *, struct now);
 /* ST_OK: durable. ST_STALE_TERM: another coordinator has taken over, this one stops for good. Others: the store failed;
  * nothing was decided and the window stays prepared. */
 void coord_on_persisted(struct coord *, uint64_t window, enum status, struct now);
@@ -105,6 +117,13 @@ enum status coord_end_status(const struct coord *);
 enum coord_phase coord_phase(const struct coord *);
 enum job_state coord_state(const struct coord *, const char **out_reason, int64_t *out_since_unix_ns);
 uint64_t coord_window(const struct coord *);
+/* The job's numbers of a part's ranks; lent. */
+const struct part_ranks *coord_part_ranks(const struct coord *, uint32_t part);
+/* The communicator that a part's engine was last said to have joined (struct coll_id, its k); 0: none. */
+uint64_t coord_part_comm(const struct coord *, uint32_t part);
+/* The parts that this one's engine could not reach when it last failed an attempt, bit i being part i; 0 once all have
+ * reached each other. */
+uint64_t coord_part_unreachable(const struct coord *, uint32_t part);
 /* The window whose outcome the parts do not have, and will not get before the next message to them: what they hold is
  * the state before it. false: a COMMIT is on its way, or they are not started, or it is not known. */
 bool coord_window_at_parts(const struct coord *, uint64_t *out);

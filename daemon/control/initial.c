@@ -109,6 +109,8 @@ void job_begin_with(struct job *j, void *tail, uint32_t n)
 
 static void reconcile_start(struct job *j)
 {
+	if (is_filling(j)) /* what comes now waits until that is over */
+		return;
 	if (j->mirror.r.params_ready) {
 		puts_answer(j);
 		return;
@@ -130,6 +132,13 @@ void initial_send(struct job *j)
 {
 	if (j->engine_up)
 		reconcile_start(j);
+}
+
+void job_params_given(struct job *j, const struct engine_answer *a)
+{
+	j->mirror.r.params_ready = 1;
+	if (has_parts(j)) /* compared with those of the others */
+		j->mirror.r.params_digest = a->digest;
 }
 
 void job_params_changed(struct job *j, struct now now)
@@ -160,8 +169,12 @@ void put_answered(struct job *j, const struct engine_answer *a, struct now now)
 	bool answered = w.streamed && !stream_of(&j->rank[w.rank], w.call); /* the stream has ended meanwhile */
 	struct reply rep = { .kind = REPLY_PUT };
 	enum status st = a->status;
+	if (has_parts(j) && st == ST_NOT_READY && !answered) { /* another part's were coming: the tick sends it again */
+		found->sent = false;
+		return;
+	}
 	if (!st && (w.last || a->result))
-		j->mirror.r.params_ready = 1;
+		job_params_given(j, a);
 	if (!st && !w.streamed && !j->mirror.r.params_ready)
 		st = coverage_add(&j->rank[w.rank].given, w.offset, w.offset + w.bytes);
 	rep.put.ready = j->mirror.r.params_ready;
@@ -210,7 +223,7 @@ void job_put_params(struct job *j, uint64_t call, const struct session_key *k, u
 		reply_error(j, call, ST_NOT_READY, "call RegisterTensors first", "the job has no memory yet");
 		return;
 	}
-	if (j->mirror.r.params_ready) {
+	if (j->mirror.r.params_ready && !is_filling(j)) {
 		struct reply rep = { .kind = REPLY_PUT };
 		rep.put.ready = true;
 		j->ports.reply(j->ports.ctx, call, &rep);

@@ -86,8 +86,11 @@ void job_on_allocate_failed(struct job *j, enum status st, const char *why, stru
 		struct waiter *w = &j->waiter[i];
 		if (w->kind != WAIT_REGISTER)
 			continue;
-		reply_error(j, w->call, st, "raise limits.host_memory, end other jobs, or use a smaller model", "%s",
-			    why);
+		reply_error(j, w->call, st,
+			    st == ST_LAYOUT_MISMATCH
+				    ? JOB_SAME_TENSORS
+				    : "raise limits.host_memory, end other jobs, or use a smaller model",
+			    "%s", why);
 		waiter_remove(j, w);
 	}
 }
@@ -135,6 +138,7 @@ static void restore_sessions(struct job *j)
 /* Commands died with the engine; whatever is still wanted is sent again. */
 static void forget_commands(struct job *j)
 {
+	comm_forget(j);
 	j->go_armed = false;
 	j->close_command = j->go_command = j->disarm_command = j->commit_command = j->init_command = j->ack_command =
 		j->restore_command = 0;
@@ -191,7 +195,7 @@ static bool lacks_what_was_told(const struct job *j, const struct control_state 
 	return false;
 }
 
-enum status job_on_engine_up(struct job *j, const struct control_state *state, struct now now)
+enum status job_on_engine_up(struct job *j, const struct control_state *state, uint64_t life, struct now now)
 {
 	j->clock_ns = now.mono_ns;
 	if (state->r.ranks != j->spec->ranks || state->r.max_micro_size != j->spec->max_micro_size ||
@@ -210,6 +214,7 @@ enum status job_on_engine_up(struct job *j, const struct control_state *state, s
 	j->engine_up = j->engine_seen = true;
 	j->allocating = false;
 	forget_commands(j);
+	j->life = life;
 	restore_sessions(j);
 	attach_again(j);
 	job_recount(j);
@@ -239,15 +244,20 @@ void job_on_engine_down(struct job *j, struct now now)
 {
 	if (!j->engine_up)
 		return;
+	const bool in_go = j->go_command && j->order.want == WANT_GO && j->go_term == j->order.term &&
+			   j->go_attempt == j->order.attempt;
 	j->engine_up = false;
-	if (j->go_command && j->spec->ranks < j->part.world) {
+	j->life = 0;
+	forget_commands(j);
+	if (in_go && has_parts(j)) {
 		/* the other parts are in an exchange with the dead engine, which its successor cannot continue */
 		j->vote_status = ST_ENGINE_DOWN;
 		j->vote_term = j->go_term;
 		j->vote_attempt = j->go_attempt;
+		j->vote_suspects = 0;
+		j->vote_text[0] = '\0';
 		job_report(j, now);
 	}
-	forget_commands(j);
 	if (!j->ended)
 		j->ports.event(j->ports.ctx, j->id, true, "EngineLost", -1,
 			       "the engine has died and is being restarted");

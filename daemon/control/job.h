@@ -135,6 +135,15 @@ void job_allocate(struct job *);
  * has told them and the coordinator has seen that the job runs, trainers are answered ENGINE_DOWN, which they repeat.
  */
 void job_take_over(struct job *);
+/* Before job_take_over, of a job that runs and whose coordinator is in another gaccd: trainers go on in the open window
+ * without it. Which windows came before is not known yet: calls about them are answered ENGINE_DOWN, and WaitReady
+ * waits, until job_windows_known. */
+void job_run_on(struct job *);
+/* One of the last windows, from a coordinator that places the part again; those that the job has already, and older
+ * ones than it keeps, are passed over. `counted` as in job_restore_window. */
+void job_learn_window(struct job *, const struct commit *, const uint64_t *counted, uint32_t n_words);
+/* Those were all. */
+void job_windows_known(struct job *, struct now);
 
 /* The parameters and the first window come from a checkpoint: tail (malloc'ed, taken) is ENGINE_RESTORE's. */
 void job_begin_with(struct job *, void *tail, uint32_t n);
@@ -203,9 +212,10 @@ void job_on_mailbox(struct job *, uint32_t rank, uint64_t generation);
 void job_on_link(struct job *, uint32_t rank, uint64_t generation, bool up, struct now);
 
 /* ---- from the engine and its keeper ---- */
-/* Segments exist and the engine said HELLO; `state` is the control record in force, copied. SEGMENT_CORRUPT, and
- * nothing has changed: it is of another job, or lacks what an engine has told before. */
-enum status job_on_engine_up(struct job *, const struct control_state *state, struct now);
+/* Segments exist and the engine said HELLO; `state` is the control record in force, copied. life: of the engine, as
+ * HELLO says it; 0 if the job has one part. SEGMENT_CORRUPT, and nothing has changed: it is of another job, or lacks
+ * what an engine has told before. */
+enum status job_on_engine_up(struct job *, const struct control_state *state, uint64_t life, struct now);
 /* After that, what is only shown of the pushes of the rank with this index in the part: the sum of the weights that the
  * open window counts, and when the newest came. */
 void job_restore_pushes(struct job *, uint32_t rank, double weight, int64_t last_unix_ns);
@@ -221,9 +231,13 @@ void job_exchange(struct job *, uint32_t connected, uint64_t pieces);
  * reason. The first call counts. */
 void job_fail(struct job *, enum status, const char *text, struct now);
 void job_on_answer(struct job *, const struct engine_answer *, struct now);
+/* The answer to a JOIN; `blob`: the n_tail bytes behind it. NULL: there are none. */
+void job_on_joining(struct job *, const struct engine_answer *, const void *blob, struct now);
 
 /* ---- from the coordinator ---- */
 void job_on_order(struct job *, const struct order *, struct now);
+/* The addresses of a communicator; copied. */
+void job_on_board(struct job *, const struct part_board *, struct now);
 /* Timeouts and repeats; every 100 ms or so. */
 void job_tick(struct job *, struct now);
 
@@ -242,10 +256,14 @@ const struct tensor_spec *job_tensors(const struct job *, uint64_t *n);
 /* All of it, for any thread while the job lives; NULL: it has none yet. */
 struct tensor_set *job_tensor_set(struct job *);
 uint64_t job_window(const struct job *);
+/* The highest of a coordinator that has ordered something here, also before a restart, as far as the engine's answers
+ * have told; 0: none. */
+uint64_t job_term(const struct job *);
 uint64_t job_epoch(const struct job *); /* in force, as far as orders told */
 /* The control record in force, as far as the engine's answers told; NULL before the first. Valid until the next event.
  */
 const struct control_state *job_record(const struct job *);
+/* May they be read? Of a job of several parts they may be replaced before it runs. */
 bool job_params_ready(const struct job *);
 /* ENGINE_CHECKPOINT would find the parameters of the last outcome that this job knows: no COMMIT is on its way. Not if
  * they are lost. */
@@ -267,12 +285,17 @@ uint64_t job_ranks_visited(const struct job *);
 bool job_counts_wrong(const struct job *, char *why, size_t n);
 
 /* plan_build.c: */
+/* What a plan has of the part and its node. */
+struct plan_place {
+	uint64_t job_id;
+	uint32_t part, n_parts;
+	const uint32_t *numbers; /* the job's numbers of the part's ranks, as in part_spec; NULL: they are the same */
+	uint32_t slots, threads;
+};
 /* The head of the engine's plan, from which plan_segments follows; offsets and the tables behind it are not there. */
-void plan_head(struct plan *p, const struct job_spec *, const struct arena *, uint64_t job_id, uint32_t slots,
-	       uint32_t threads);
-/* The whole plan, for a set that is matched; malloc'ed block of (*out)->bytes. numbers: the job's numbers of the part's
- * ranks, as in part_spec. ST_NO_MEMORY. Any thread. */
-enum status plan_build(const struct job_spec *, const struct tensor_set *, uint64_t job_id, const uint32_t *numbers,
-		       uint32_t slots, uint32_t threads, struct plan **out);
+void plan_head(struct plan *p, const struct job_spec *, const struct arena *, const struct plan_place *);
+/* The whole plan, for a set that is matched; malloc'ed block of (*out)->bytes. ST_NO_MEMORY. Any thread. */
+enum status plan_build(const struct job_spec *, const struct tensor_set *, const struct plan_place *,
+		       struct plan **out);
 
 #endif

@@ -127,6 +127,30 @@ static void on_unarmed(struct job *j, const struct engine_answer *a, struct now 
 	job_report(j, now);
 }
 
+/* NOT_READY: it is sent again with the tick. CANCELLED: gaccd itself has left the communicator, or a later GO has taken
+ * its place. */
+static bool is_no_vote(const struct job *j, const struct engine_answer *a)
+{
+	return has_parts(j) && (a->status == ST_NOT_READY || a->status == ST_CANCELLED);
+}
+
+static void vote_failed(struct job *j, const struct engine_answer *a)
+{
+	j->vote_status = a->status;
+	j->vote_term = j->go_term;
+	j->vote_attempt = j->go_attempt;
+	j->vote_text[0] = '\0';
+	if (!has_parts(j))
+		return;
+	snprintf(j->vote_text, sizeof(j->vote_text), "%s", a->text);
+	j->vote_suspects = a->suspects & part_mask(j);
+	/* the vote has failed, but the window is frozen */
+	if (a->window == j->mirror.r.window && a->result == WINDOW_CLOSED && j->mirror.r.phase == WINDOW_OPEN &&
+	    (!j->has_boxes || (job_catch_up(j) && j->mirror.r.count == a->count)))
+		mirror_closed(j, a);
+	comm_go_failed(j, a);
+}
+
 static void on_go(struct job *j, const struct engine_answer *a, struct now now)
 {
 	if (a->id != j->go_command)
@@ -138,12 +162,10 @@ static void on_go(struct job *j, const struct engine_answer *a, struct now now)
 		on_unarmed(j, a, now);
 		return;
 	}
-	if (!knows_all(j, a))
+	if (is_no_vote(j, a) || !knows_all(j, a))
 		return;
 	if (a->status) {
-		j->vote_status = a->status;
-		j->vote_term = j->go_term;
-		j->vote_attempt = a->attempt;
+		vote_failed(j, a);
 	} else if (a->window == j->mirror.r.window) {
 		struct control_record *m = &j->mirror.r;
 		mirror_closed(j, a);
@@ -197,13 +219,17 @@ static void on_init(struct job *j, const struct engine_answer *a, struct now now
 {
 	if (a->id != j->init_command)
 		return;
+	if (has_parts(j) && a->status == ST_NOT_READY) { /* another part's were coming: the tick sends it again */
+		j->init_command = 0;
+		return;
+	}
 	if (a->status) {
 		j->ports.event(j->ports.ctx, j->id, true, "InitFailed", -1, a->text);
 		note_refusal(j, a, now);
 		return;
 	}
 	j->init_command = 0;
-	j->mirror.r.params_ready = 1;
+	job_params_given(j, a);
 	job_params_changed(j, now);
 }
 
@@ -211,6 +237,11 @@ static void on_init(struct job *j, const struct engine_answer *a, struct now now
 static void on_progress(struct job *j, const struct engine_answer *a, struct now now)
 {
 	struct rank *r = &j->rank[a->rank];
+	if (a->result == PROGRESS_COMM) {
+		comm_progress(j, a, now);
+		job_reconcile(j, now);
+		return;
+	}
 	if (a->window != j->mirror.r.window)
 		return;
 	job_catch_up(j);
@@ -219,6 +250,13 @@ static void on_progress(struct job *j, const struct engine_answer *a, struct now
 	else if (a->result == PROGRESS_NONFINITE)
 		push_note_nonfinite(r, a->micro);
 	job_report_rank(j, a->result == PROGRESS_VOID && j->spec->nonfinite == NONFINITE_ERROR, now);
+}
+
+void job_on_joining(struct job *j, const struct engine_answer *a, const void *blob, struct now now)
+{
+	j->clock_ns = now.mono_ns;
+	if (j->engine_up)
+		comm_join_answered(j, a, blob, now);
 }
 
 void job_on_answer(struct job *j, const struct engine_answer *a, struct now now)
@@ -257,7 +295,20 @@ void job_on_answer(struct job *j, const struct engine_answer *a, struct now now)
 		break;
 	case ENGINE_ACK_STEP:
 		ack_answered(j, a);
+		if (has_parts(j)) /* with the last one the part is complete */
+			job_report_rank(j, false, now);
 		break;
+	case ENGINE_JOIN:
+		job_on_joining(j, a, NULL, now);
+		break;
+	case ENGINE_ADDRESS:
+		comm_address_answered(j, a, now);
+		break;
+	case ENGINE_FILL:
+		comm_fill_answered(j, a, now);
+		initial_send(j); /* the calls that bring more parameters */
+		break;
+	case ENGINE_ABORT:
 	case ENGINE_START:
 	case ENGINE_STOP:
 	case ENGINE_PING:

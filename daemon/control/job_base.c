@@ -79,6 +79,18 @@ const struct past_window *past_find(const struct job *j, uint64_t window)
 	return NULL;
 }
 
+bool past_is_due(const struct job *j, uint64_t window)
+{
+	return j->windows_due && window < j->mirror.r.window && !past_find(j, window);
+}
+
+void reply_past_due(struct job *j, uint64_t call, uint64_t window)
+{
+	reply_error(j, call, ST_ENGINE_DOWN, "repeat the call",
+		    "gaccd has started again, and its coordinator has not told it yet what became of window %llu",
+		    (unsigned long long)window);
+}
+
 bool past_final(const struct job *j)
 {
 	const struct past_window *p = j->mirror.r.window ? past_find(j, j->mirror.r.window - 1) : NULL;

@@ -61,16 +61,19 @@ static void reconcile_order(struct job *j, struct now now)
 	/* a GO that is on its way may wait for other nodes; a later attempt replaces it */
 	bool superseded =
 		o->term > j->go_term || (o->term == j->go_term && (o->attempt > j->go_attempt || j->go_armed));
-	if (o->want == WANT_GO && can_go && !failed && (!j->go_command || superseded)) {
+	const bool may = !has_parts(j) || comm_can_go(j);
+	if (o->want == WANT_GO && can_go && may && !failed && (!j->go_command || superseded)) {
 		struct engine_command c = { .op = ENGINE_GO,
 					    .window = o->window,
 					    .term = o->term,
 					    .attempt = o->attempt,
+					    .comm = o->comm,
 					    .close = r->phase == WINDOW_OPEN,
 					    .want_norms = o->norms };
 		if (job_send(j, &c, &j->go_command, NULL)) { /* else the next tick tries again */
 			j->go_term = o->term;
 			j->go_attempt = o->attempt;
+			j->go_comm = o->comm;
 			j->go_armed = false;
 		}
 	}
@@ -93,6 +96,7 @@ void job_reconcile(struct job *j, struct now now)
 	initial_send(j);
 	EACH_RANK(j, r)
 	job_reconcile_rank(j, r);
+	comm_send(j, now);
 	reconcile_order(j, now);
 	for (uint32_t i = 0; i < j->n_waiters; i++)
 		ack_send(j, &j->waiter[i]);

@@ -8,6 +8,7 @@
  *   job_report.c                      reports to the coordinator
  *   waits.c, initial.c, pushes.c      trainers' calls, each from its checks to its answer
  *   leaving.c, attach.c, stream_calls.c
+ *   job_comm.c                        the engine's communicator, of a job of several parts
  *   job_engine.c                      what the engine is sent when anything may have changed
  *   job_answers.c, job_order.c        the engine's answers, the coordinator's orders
  *   job.c, job_state.c, job_tick.c    a job's life
@@ -145,6 +146,33 @@ struct past_window {
 	uint64_t *counted;
 };
 
+/* docs/protocol.md, "Communicator": how far this life of the engine is with one. */
+enum membership {
+	MEMBER_NONE,
+	MEMBER_TOLD,	/* JOIN has been sent */
+	MEMBER_OFFERED, /* its address is here, and goes to the coordinator until the board comes */
+	MEMBER_GIVEN,	/* it has the addresses of all; GO and FILL may be sent from now on */
+	MEMBER_JOINED,
+	MEMBER_FAILED /* it cannot be used, and is not joined again */
+};
+
+/* Of a job of several parts. */
+struct member {
+	enum membership state;
+	uint64_t term, k; /* the communicator; 0: none */
+	uint64_t join_command, fill_command;
+	int64_t again_ns;    /* JOIN is not sent before */
+	unsigned char *blob; /* OFFERED: the address; it holds a key, and is shown to nobody */
+	uint32_t n_blob;
+	int64_t said_ns;    /* when the coordinator was last sent it */
+	uint32_t n_given;   /* addresses of the board that the engine has got */
+	uint64_t pieces;    /* as the engine has counted them so far */
+	bool filled;	    /* the order's FILL is done */
+	enum status failed; /* FAILED: why */
+	char why[160];
+	uint64_t suspects;
+};
+
 /* The first two ranks that may lack a micro-batch index: those before them do not. */
 struct missing_at {
 	uint32_t first, second;
@@ -176,17 +204,22 @@ struct job {
 		restore_command; /* 0: not outstanding */
 	void *restore;		 /* tail of ENGINE_RESTORE; NULL: the parameters are new */
 	uint32_t n_restore;
-	uint64_t go_term, go_attempt;		/* of go_command: the order may have changed before its answer */
+	uint64_t go_term, go_attempt, go_comm;	/* of go_command: the order may have changed before its answer */
 	bool go_armed;				/* it waits until nobody owes anything; engine/go.h */
 	uint64_t unarmed_term, unarmed_attempt; /* the engine has refused to wait for this one */
 	/* what the engine has said of the open window's COMMIT, and why; ST_OK: nothing against it */
 	enum status refused;
 	char refusal[160];
 	enum status vote_status; /* of the attempt in the order, when it failed here */
-	uint64_t vote_term, vote_attempt;
+	uint64_t vote_term, vote_attempt, vote_suspects;
+	char vote_text[160];
+	/* of a job of several parts */
+	uint64_t life; /* of the engine; 0: there is none */
+	struct member member;
 	/* coordinator */
 	struct order order;
 	bool have_order, run, ended;
+	bool windows_due; /* `past` lacks the last windows until the coordinator has told them */
 	enum status end_status;
 	char end_reason[256];
 	struct late_rank late[REPLY_MAX_MISSING];
@@ -226,6 +259,9 @@ struct waiter *waiter_add(struct job *, uint64_t call, enum waiter_kind, uint32_
 void waiter_remove(struct job *, struct waiter *);
 /* NULL: the window is not over, or no longer remembered. */
 const struct past_window *past_find(const struct job *, uint64_t window);
+/* It is over, and what became of it is yet to be told by the coordinator. */
+bool past_is_due(const struct job *, uint64_t window);
+void reply_past_due(struct job *, uint64_t call, uint64_t window); /* the caller repeats it */
 /* A window that is over, behind those that are remembered; the oldest gives its place. `counted` is copied. */
 void past_add(struct job *, const struct commit *, const uint64_t *counted);
 bool past_final(const struct job *); /* the last window has closed, and the end is being written */
@@ -248,6 +284,37 @@ static inline bool prepared_at_least(const struct job *j, uint64_t term, uint64_
 {
 	const struct control_record *r = &j->mirror.r;
 	return r->prepared_term > term || (r->prepared_term == term && r->prepared_attempt >= attempt);
+}
+
+static inline bool has_parts(const struct job *j)
+{
+	return j->part.n_parts > 1;
+}
+
+/* Bits of its parts. */
+static inline uint64_t part_mask(const struct job *j)
+{
+	return (UINT64_C(1) << j->part.n_parts) - 1;
+}
+
+/* The communicator of the order is the engine's, as far as it has come with it. */
+static inline bool is_in_orders_comm(const struct job *j)
+{
+	const struct member *m = &j->member;
+	return j->have_order && j->order.comm && m->k == j->order.comm && m->term == j->order.term;
+}
+
+/* The part's parameters come, or go, over the communicator, and that is not done. */
+static inline bool is_filling(const struct job *j)
+{
+	return j->have_order && j->order.fill_part && j->order.want != WANT_END &&
+	       !(is_in_orders_comm(j) && j->member.filled);
+}
+
+/* ... and they come: what the part has of them is not what it will have. */
+static inline bool takes_fill(const struct job *j)
+{
+	return is_filling(j) && j->order.fill_part - 1 != j->part.number;
 }
 
 #define LOOKS_AT_ONCE 64 /* for processes: each takes some microseconds, and there may be 65,536 */
@@ -347,6 +414,8 @@ void initial_send(struct job *);
 void put_begin(struct job *, uint64_t call, struct rank *, const struct put_args *, struct now);
 /* The engine's answer to a piece. */
 void put_answered(struct job *, const struct engine_answer *, struct now);
+/* They are ready, by this answer. */
+void job_params_given(struct job *, const struct engine_answer *);
 void job_params_changed(struct job *, struct now); /* the start may go on */
 
 /* ---- pushes.c ---- */
@@ -382,6 +451,23 @@ void ack_answered(struct job *, const struct engine_answer *);
 /* ---- attach.c ---- */
 void attach_send(struct job *, struct rank *);
 void attach_answered(struct job *, const struct engine_answer *, struct now);
+
+/* ---- job_comm.c ---- */
+/* Sends the engine, or the coordinator, what the order's communicator needs and has not got. Nothing if the job has one
+ * part. */
+void comm_send(struct job *, struct now);
+/* The order's GO may be sent. */
+bool comm_can_go(const struct job *);
+/* The engine's answers to JOIN (`blob`: what lies behind it), ADDRESS and FILL, and what it says unasked. */
+void comm_join_answered(struct job *, const struct engine_answer *, const void *blob, struct now);
+void comm_address_answered(struct job *, const struct engine_answer *, struct now);
+void comm_fill_answered(struct job *, const struct engine_answer *, struct now);
+void comm_progress(struct job *, const struct engine_answer *, struct now);
+/* A GO has failed in the communicator: no other one uses it. */
+void comm_go_failed(struct job *, const struct engine_answer *);
+void comm_take_board(struct job *, const struct part_board *);
+/* The engine has died, or is new. */
+void comm_forget(struct job *);
 
 /* ---- job_engine.c ---- */
 /* Sends the engine what is wanted and not yet under way: for everything, or for one rank. */

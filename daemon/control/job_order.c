@@ -75,6 +75,7 @@ void job_on_order(struct job *j, const struct order *o, struct now now)
 	}
 	if (o->want == WANT_END) {
 		end_job(j, o);
+		comm_send(j, now);
 		job_report(j,
 			   now); /* each time: the coordinator repeats it until it hears that the job has ended here */
 		return;
@@ -84,4 +85,13 @@ void job_on_order(struct job *j, const struct order *o, struct now now)
 		j->report_due = true; /* the coordinator may have missed our report; the tick repeats it */
 	if (o->want == WANT_CLOSE && j->mirror.r.phase >= WINDOW_CLOSED)
 		job_report(j, now);
+}
+
+void job_on_board(struct job *j, const struct part_board *b, struct now now)
+{
+	j->clock_ns = now.mono_ns;
+	if (!j->engine_up)
+		return;
+	comm_take_board(j, b);
+	job_reconcile(j, now);
 }

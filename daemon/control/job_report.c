@@ -68,6 +68,8 @@ static const char *missing_for_start(const struct job *j)
 		return "its tensors: no rank has called RegisterTensors";
 	if (!j->engine_seen)
 		return "its memory and its engine";
+	if (takes_fill(j))
+		return "the parameters of another part";
 	if (j->mirror.r.params_ready)
 		return "the coordinator";
 	return j->restore	 ? "the parameters to be read from the checkpoint"
@@ -90,6 +92,23 @@ const struct rank *job_start_waits(const struct job *j, char *text, size_t n)
 
 /* ---- the report ---- */
 
+/* Optimizer CLIENT: GO of several parts writes the half that trainers still read. */
+static bool is_read(const struct job *j)
+{
+	return has_parts(j) && j->mirror.r.client_pending;
+}
+
+static void describe_readers(const struct job *j, char *text, size_t n)
+{
+	size_t at = (size_t)snprintf(text, n, "the step acknowledgement of rank%s", j->n_reading == 1 ? "" : "s");
+	uint32_t named = 0;
+	for (uint32_t i = 0; i < j->spec->ranks && at + 16 < n; i++)
+		if (j->rank[i].reads)
+			at += (size_t)snprintf(text + at, n - at, "%s%u", named++ ? ", " : " ", j->rank[i].global);
+	if (!named)
+		text[0] = '\0'; /* all have: the engine is being told */
+}
+
 static void describe_lost(const struct job *j, char *text, size_t n)
 {
 	const struct control_record *m = &j->mirror.r;
@@ -110,6 +129,8 @@ static void fill_vote(const struct job *j, struct report *r)
 		r->vote_term = j->vote_term;
 		r->vote_attempt = j->vote_attempt;
 		r->vote_status = j->vote_status;
+		r->vote_suspects = j->vote_suspects;
+		memcpy(r->vote_text, j->vote_text, sizeof(r->vote_text));
 	} else if (m->phase >= WINDOW_PREPARED) {
 		r->vote_term = m->prepared_term;
 		r->vote_attempt = m->prepared_attempt;
@@ -125,7 +146,7 @@ static void fill_window(const struct job *j, struct report *r)
 	r->window = m->window;
 	r->phase = m->phase;
 	r->params_digest = m->params_digest;
-	r->complete = j->engine_seen && !j->n_owing;
+	r->complete = j->engine_seen && !j->n_owing && !is_read(j);
 	r->armed = j->go_armed && j->have_order && j->go_term == j->order.term ? j->go_attempt : 0;
 	/* the job ends at once if all have left and nothing is counted */
 	r->all_left = j->engine_seen && j->n_left == j->spec->ranks && !j->behind;
@@ -144,6 +165,26 @@ static void fill_window(const struct job *j, struct report *r)
 	memcpy(r->refusal, j->refusal, sizeof(r->refusal));
 }
 
+static void fill_start(const struct job *j, struct report *r)
+{
+	const bool has_params = j->mirror.r.params_ready && !takes_fill(j);
+	r->start = !j->engine_seen ? START_DECLARED : has_params ? START_PARAMS : START_ALLOCATED;
+	if (r->start < START_PARAMS)
+		job_start_waits(j, r->start_waits, sizeof(r->start_waits));
+	else if (is_read(j) && !j->n_owing)
+		describe_readers(j, r->start_waits, sizeof(r->start_waits));
+}
+
+/* Of a job of several parts. */
+static void fill_comm(const struct job *j, struct report *r)
+{
+	if (!has_parts(j))
+		return;
+	r->life = j->life;
+	r->comm =
+		j->member.state == MEMBER_JOINED && j->have_order && j->member.term == j->order.term ? j->member.k : 0;
+}
+
 void job_report(struct job *j, struct now now)
 {
 	assert(j->n_owing <= j->spec->ranks && j->n_left <= j->spec->ranks && (j->engine_seen || !j->engine_up));
@@ -160,9 +201,8 @@ void job_report(struct job *j, struct now now)
 			    .ended = j->ended,
 			    .rank = j->progress,
 			    .n_ranks = j->spec->ranks };
-	r.start = !j->engine_seen ? START_DECLARED : j->mirror.r.params_ready ? START_PARAMS : START_ALLOCATED;
-	if (r.start < START_PARAMS)
-		job_start_waits(j, r.start_waits, sizeof(r.start_waits));
+	fill_start(j, &r);
+	fill_comm(j, &r);
 	memcpy(r.hindrance, j->hindrance, sizeof(r.hindrance));
 	r.failed.status = j->failed;
 	memcpy(r.failed.text, j->failure, sizeof(r.failed.text));

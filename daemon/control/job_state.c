@@ -23,6 +23,7 @@ enum status job_new(struct job **out, uint64_t id, struct part_spec part, uint32
 {
 	const struct job_spec *spec = part.spec;
 	assert(part.epoch && spec->ranks && part.world >= spec->ranks);
+	assert(part.n_parts && part.n_parts <= PART_MAX && part.number < part.n_parts);
 	for (uint32_t i = 0; i < spec->ranks; i++)
 		assert(part_global(&part, i) < part.world && (!i || part_global(&part, i - 1) < part_global(&part, i)));
 	struct job *j = calloc(1, sizeof(*j));
@@ -74,6 +75,7 @@ void job_free(struct job *j)
 		free(j->past[i].counted);
 	control_state_fini(&j->mirror);
 	tensor_set_fini(&j->set);
+	comm_forget(j);
 	free(j->restore);
 	free(j->closed_counted);
 	free(j->rank);
@@ -114,6 +116,45 @@ void job_restore_window(struct job *j, const struct commit *k, const uint64_t *c
 	if (j->n_past && j->past[j->n_past - 1].commit.window + 1 == k->window)
 		j->past[j->n_past - 1].commit.params_digest = k->params_before;
 	past_add(j, k, counted);
+}
+
+void job_run_on(struct job *j)
+{
+	j->run = j->windows_due = true;
+}
+
+/* Before which of the windows that are kept it belongs. */
+static uint32_t place_of(const struct job *j, uint64_t window)
+{
+	uint32_t i = 0;
+	while (i < j->n_past && j->past[i].commit.window < window)
+		i++;
+	return i;
+}
+
+void job_learn_window(struct job *j, const struct commit *k, const uint64_t *counted, uint32_t n_words)
+{
+	uint32_t i = place_of(j, k->window);
+	if (n_words != j->mirror.n_words || past_find(j, k->window) || (j->n_past == JOB_HISTORY && !i))
+		return;
+	uint32_t behind = j->n_past - i;
+	past_add(j, k, counted);
+	struct past_window *end = &j->past[j->n_past], is = end[-1];
+	memmove(end - behind, end - behind - 1, behind * sizeof(is));
+	end[-1 - (int)behind] = is;
+}
+
+void job_windows_known(struct job *j, struct now now)
+{
+	j->clock_ns = now.mono_ns;
+	j->windows_due = false;
+	for (uint32_t i = 1; i < j->n_past; i++)
+		if (j->past[i - 1].commit.window + 1 == j->past[i].commit.window &&
+		    !j->past[i - 1].commit.params_digest)
+			j->past[i - 1].commit.params_digest = j->past[i].commit.params_before;
+	if (j->engine_seen)
+		job_learn_digest(j);
+	job_answer_ready(j);
 }
 
 uint64_t job_id(const struct job *j)
@@ -180,6 +221,12 @@ uint64_t job_epoch(const struct job *j)
 	return j->epoch;
 }
 
+uint64_t job_term(const struct job *j)
+{
+	const uint64_t prepared = j->mirror.r.prepared_term, ordered = j->have_order ? j->order.term : 0;
+	return ordered > prepared ? ordered : prepared;
+}
+
 uint64_t job_window(const struct job *j)
 {
 	return j->mirror.r.window;
@@ -187,7 +234,7 @@ uint64_t job_window(const struct job *j)
 
 bool job_params_ready(const struct job *j)
 {
-	return j->mirror.r.params_ready;
+	return j->mirror.r.params_ready && (!has_parts(j) || j->run);
 }
 
 bool job_can_checkpoint(const struct job *j)

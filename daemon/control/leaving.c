@@ -68,6 +68,10 @@ void job_flush(struct job *j, uint64_t call, const struct session_key *k, uint64
 			    (unsigned long long)j->mirror.r.window, (unsigned long long)window);
 		return;
 	}
+	if (past_is_due(j, window)) {
+		reply_past_due(j, call, window);
+		return;
+	}
 	if (window < j->mirror.r.window || j->mirror.rank[r->index].flushed || j->mirror.r.phase != WINDOW_OPEN) {
 		struct reply rep = { .kind = REPLY_FLUSH };
 		rep.flush.counted = rank_counted_in(j, r, window);

@@ -15,8 +15,10 @@
 #include "proto/status.h"
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
+struct coll_address;
 struct engine_command;
 
 /* Numbers are those of gacc.v1.StepOutcome. */
@@ -117,7 +119,8 @@ struct report {
 	uint64_t window;
 	uint32_t phase;	       /* enum window_phase */
 	uint32_t start;	       /* enum start_phase */
-	char start_waits[160]; /* before START_PARAMS: what the start waits for, for people */
+	char start_waits[160]; /* before START_PARAMS: what the start waits for; later, of several parts: whom the step
+				waits for that reads. For people */
 	bool complete;	       /* no rank of the part owes anything (monotone within a window) */
 	bool all_left;	       /* all ranks of the part have left for good */
 	/* The part cannot go on for now, for this reason (its engine does not come up); "": it can. */
@@ -130,7 +133,10 @@ struct report {
 	/* of the exchange with the other parts that is under way; the attempt goes on while either grows */
 	uint32_t connected; /* parts that it has reached */
 	uint64_t pieces;    /* of the arena, sent or received */
-	bool ended;	    /* the node knows that the job has ended: it wants no more orders */
+	/* Of a job of several parts (coll/coll.h), 0 with one part: the life of the part's engine, 0 while there is
+	 * none; and the communicator of the order's term that this life has joined and can use, 0: none. */
+	uint64_t life, comm;
+	bool ended; /* the node knows that the job has ended: it wants no more orders */
 	/* the part votes for this attempt of the order's term by itself, once it is complete; 0: it does not */
 	uint64_t armed;
 	/* from CLOSED on */
@@ -142,6 +148,8 @@ struct report {
 	/* from PREPARED on: the vote */
 	uint64_t vote_term, vote_attempt;
 	enum status vote_status; /* ST_OK, or why the attempt failed here */
+	char vote_text[160];	 /* ... as a sentence; "": the status says it all */
+	uint64_t vote_suspects;	 /* ... and the parts that it failed by, as far as seen from here: bit i is part i */
 	double sumsq;
 	uint64_t nonfinite, digest;
 	/* the engine has refused the COMMIT of this window: ST_NOT_READY: not yet, it is sent again; else for good.
@@ -182,6 +190,11 @@ struct order {
 	/* NOTHING: the part may vote for this attempt by itself, once it is complete; COMMIT: the same, of the window
 	 * after; 0: not. For jobs of one part */
 	uint64_t armed;
+	/* For jobs of several parts. The communicator that the engines form and use, its k (struct coll_id); it is the
+	 * number of the attempt that it was made for. 0: none, and whoever is in one leaves it. */
+	uint64_t comm;
+	uint32_t join_ms;	/* comm: the time that all of joining it may take */
+	uint32_t fill_part;	/* the parts get their parameters from part fill_part - 1 over `comm`; 0: they do not */
 	bool run;		/* all nodes have the parameters: trainers may push */
 	enum status end_status; /* END: ST_OK completed, ST_CANCELLED, else failed */
 	char end_reason[256];
@@ -200,6 +213,7 @@ struct save {
 	uint64_t term, number; /* number: counts what this coordinator has asked for, from 1 */
 	uint64_t window;       /* saved is what the part has while this is its window */
 	bool inside_window;    /* with the sum so far, and who is in it */
+	bool window_only;      /* and nothing else: another part of the job saves the rest */
 	char path[SAVE_MAX_PATH + 1];
 };
 
@@ -220,6 +234,24 @@ struct part_saved {
 	uint32_t micro_size, last_rank, lr_rank;
 	struct engine_dir dir;
 	struct engine_file file[ENGINE_FILES];
+};
+
+/* From the node of one part: the address of its engine in a communicator. Repeated until a board of that communicator
+ * comes. The bytes hold the key of its digests: they are never logged, shown or written anywhere. */
+struct part_blob {
+	uint64_t job_id, epoch;
+	uint32_t part;
+	uint64_t term, comm; /* as in the order that it answers */
+	uint64_t life;	     /* of the engine, not 0 */
+	const void *bytes;   /* borrowed for the call; 1 to COLL_MAX_BLOB of them */
+	size_t n;
+};
+
+/* To the node of one part: the addresses of all. */
+struct part_board {
+	uint64_t job_id, epoch, term, comm;
+	uint32_t n_parts;
+	const struct coll_address *address; /* [n_parts], in part order; borrowed for the call */
 };
 
 /* Time is an argument everywhere. */

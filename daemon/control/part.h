@@ -13,6 +13,14 @@
 #include <stddef.h>
 
 #define PART_NO_RANK UINT32_MAX
+#define PART_MAX SPEC_MAX_PARTS
+
+/* Part i of n_parts has the job's ranks from part_block(.., i) on, up to before part_block(.., i + 1): equal blocks, or
+ * blocks whose sizes differ by one. */
+static inline uint32_t part_block(uint32_t ranks, uint32_t n_parts, uint32_t i)
+{
+	return (uint32_t)((uint64_t)ranks * i / n_parts);
+}
 
 /* The job's numbers of a part's ranks. */
 struct part_ranks {
@@ -23,6 +31,7 @@ struct part_ranks {
 /* All that a struct job has to know of its part. Everything that is pointed to is borrowed. */
 struct part_spec {
 	uint32_t number;	     /* of the part in its job, from 0 */
+	uint32_t n_parts;	     /* of the job */
 	uint32_t world;		     /* ranks of the whole job */
 	uint64_t epoch;		     /* in which the part was placed here, from 1 */
 	const struct job_spec *spec; /* the job's, but `ranks` is the number of this part's */
@@ -32,7 +41,7 @@ struct part_spec {
 /* The one part of a job that is not divided. */
 static inline struct part_spec part_whole(const struct job_spec *spec)
 {
-	return (struct part_spec){ .world = spec->ranks, .epoch = 1, .spec = spec };
+	return (struct part_spec){ .n_parts = 1, .world = spec->ranks, .epoch = 1, .spec = spec };
 }
 
 /* The job's number of the part's rank `local`. */

@@ -81,21 +81,24 @@ static void fill_groups(const struct job_spec *spec, struct optim_group *out)
 		out[i] = job_spec_group(spec, i);
 }
 
-void plan_head(struct plan *p, const struct job_spec *spec, const struct arena *a, uint64_t job_id, uint32_t slots,
-	       uint32_t threads)
+_Static_assert(PART_MAX == PLAN_MAX_PARTS, "what may be placed can have a plan");
+
+void plan_head(struct plan *p, const struct job_spec *spec, const struct arena *a, const struct plan_place *at)
 {
 	*p = (struct plan){ .version = PLAN_VERSION,
 			    .bytes_of_plan = sizeof(*p),
-			    .job_id = job_id,
+			    .job_id = at->job_id,
+			    .part = at->part,
+			    .n_parts = at->n_parts,
 			    .fingerprint = a->fingerprint,
 			    .ranks = spec->ranks,
 			    .max_micro_size = spec->max_micro_size,
 			    .micro_size = spec->micro_size,
-			    .slots = slots,
+			    .slots = at->slots,
 			    .slots_per_rank = spec->slots_per_rank,
 			    .reduction = spec->reduction,
 			    .grad_of = spec->grad_of,
-			    .threads = threads,
+			    .threads = at->threads,
 			    .canonical = spec->ordering == ORDER_CANONICAL,
 			    .reject_nonfinite = spec->nonfinite != NONFINITE_SKIP_STEP,
 			    .void_is_error = spec->nonfinite == NONFINITE_ERROR,
@@ -131,11 +134,12 @@ static enum status fill_ranges(const struct job_spec *spec, const struct tensor_
 	return ST_OK;
 }
 
-enum status plan_build(const struct job_spec *spec, const struct tensor_set *s, uint64_t job_id,
-		       const uint32_t *numbers, uint32_t slots, uint32_t threads, struct plan **out)
+enum status plan_build(const struct job_spec *spec, const struct tensor_set *s, const struct plan_place *at,
+		       struct plan **out)
 {
 	struct plan head;
-	plan_head(&head, spec, &s->arena, job_id, slots, threads);
+	const uint32_t *numbers = at->numbers;
+	plan_head(&head, spec, &s->arena, at);
 	head.n_optim_groups = spec->n_groups + 1;
 	head.tensors_offset = sizeof(struct plan);
 	head.ranges_offset = head.tensors_offset + s->n * sizeof(struct plan_tensor);

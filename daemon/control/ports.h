@@ -33,6 +33,8 @@ struct job_ports {
 	bool (*engine_send)(void *ctx, uint64_t job, const struct engine_command *, const void *present);
 	/* To the coordinator. */
 	void (*report)(void *ctx, const struct report *);
+	/* The same, for a job of several parts. NULL: there is only one, and it is not called. */
+	void (*blob)(void *ctx, const struct part_blob *);
 	/* The job needs memory and an engine now: answered by job_on_engine_up or job_on_allocate_failed. */
 	void (*allocate)(void *ctx, uint64_t job);
 	/* Something that an operator wants to read. `rank` -1: the job. */
@@ -54,10 +56,15 @@ struct coord_ports {
 	void *ctx;
 	/* To the node of this part. */
 	void (*order)(void *ctx, uint32_t part, const struct order *);
+	/* The same, for a job of several parts whose engines form communicators. NULL: there is only one, and it is not
+	 * called. */
+	void (*board)(void *ctx, uint32_t part, const struct part_board *);
 	/* Makes a commit durable, guarded by the term; answered by coord_on_persisted. `counted` has n_words words. */
 	void (*persist_commit)(void *ctx, const struct commit *, const uint64_t *counted, uint32_t n_words);
 	/* Makes the end of the job durable; answered by coord_on_ended. */
 	void (*persist_end)(void *ctx, uint64_t job, enum status, const char *reason);
+	/* Makes durable that the job is paused, which it is already: nobody has asked for it. NULL: it is not. */
+	void (*hold)(void *ctx, uint64_t job, const char *reason);
 	void (*event)(void *ctx, uint64_t job, bool warning, const char *reason, int64_t rank, const char *text);
 	/* The engine has left the norms of all tensors of this window, which has this outcome (not durable yet). */
 	void (*norms)(void *ctx, const struct commit *);

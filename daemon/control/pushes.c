@@ -54,7 +54,9 @@ static void answer_late(struct job *j, const struct rank *r, uint64_t call, uint
 		push_reply(j, r, call, PUSH_ALREADY_COMMITTED, window, NULL, NULL);
 		return;
 	}
-	if (!past)
+	if (past_is_due(j, window))
+		reply_past_due(j, call, window);
+	else if (!past)
 		reply_error(j, call, ST_WINDOW_FORGOTTEN, "go on with the open window",
 			    "window %llu is too long ago (window %llu is open, %d are remembered): whether micro-batch "
 			    "%u of rank %u is in it is no longer known",

@@ -30,7 +30,7 @@ struct restarts { /* zero: no engine yet, nothing to lose */
 	uint64_t window, count; /* of the record, as the last HELLO found it */
 	bool params_ready;
 	uint32_t failures;     /* of the row */
-	uint32_t own;	       /* of these, those for which no SIGKILL from outside is the reason */
+	uint32_t own;	       /* of these, those for which nothing outside is the reason */
 	int64_t since_ns;      /* the first of the row */
 	int64_t up_ns, due_ns; /* due 0: no start is due */
 	char cause[160];       /* of the last */
@@ -46,8 +46,8 @@ enum restarts_verdict {
 /* With the control record as it has found it: what the engine before it has done shows in it, told or not. */
 void restarts_on_hello(struct restarts *, const struct control_record *, struct now);
 void restarts_on_answer(struct restarts *, const struct engine_answer *);
-/* The engine is gone, or could not be started. `outside`: somebody has killed it. patience_ns: the longest age of a
- * row. */
+/* The engine is gone, or could not be started. `outside`: somebody has killed it, or a network hangs. patience_ns: the
+ * longest age of a row. */
 enum restarts_verdict restarts_on_failure(struct restarts *, const char *cause, bool outside, int64_t patience_ns,
 					  struct now);
 /* The time until now does not count: nobody waits for the job. */

@@ -189,9 +189,13 @@ void saver_on_written(struct saver *s, enum status st)
 	sweep(s);
 }
 
-void saver_on_passed(struct saver *s)
+void saver_on_passed(struct saver *s, bool wrote)
 {
-	if (s->state == SAVER_WRITING)
+	if (s->state != SAVER_WRITING)
+		return;
+	if (wrote)
+		sweep(s); /* the next try writes under the same names */
+	else
 		s->state = SAVER_IDLE;
 }
 

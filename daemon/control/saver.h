@@ -85,8 +85,9 @@ void saver_switch_off(struct saver *, enum status);
 
 void saver_on_swept(struct saver *, uint64_t last_id);
 void saver_on_written(struct saver *, enum status);
-/* The window that was to be saved has passed: the next one will do. */
-void saver_on_passed(struct saver *);
+/* The window that was to be saved has passed: the next one will do. `wrote`: only at some parts, and others have
+ * written files of it. */
+void saver_on_passed(struct saver *, bool wrote);
 void saver_on_engine_lost(struct saver *);
 void saver_on_sealed(struct saver *, enum status);
 void saver_on_recorded(struct saver *, enum status);

@@ -4,6 +4,7 @@
 #include "control/spec.h"
 
 #include "control/messages.h"
+#include "control/spec_nodes.h"
 #include "engine/commit.h"
 
 #include <math.h>
@@ -58,8 +59,10 @@ static void fill_defaults(struct job_spec *s)
 		s->ordering = ORDER_CANONICAL;
 	if (!s->slots_per_rank)
 		s->slots_per_rank = 2;
+	char why[8];
+	const uint32_t n_nodes = s->nodes ? spec_nodes_count(s->nodes, why, sizeof(why)) : 0;
 	if (!s->parts)
-		s->parts = 1;
+		s->parts = n_nodes ? n_nodes : 1;
 	if (!s->max_micro_size)
 		s->max_micro_size = s->micro_size > 64 ? s->micro_size : 64;
 	if (!s->stall_warn_ns)
@@ -89,8 +92,12 @@ static enum status check_window(struct job_spec *s, const char **field, char *wh
 	CHECK("name", s->name[0], "name is empty: give the job a name");
 	CHECK("ranks", s->ranks >= 1 && s->ranks <= SPEC_MAX_RANKS, "ranks is %u, must be 1..%d", s->ranks,
 	      SPEC_MAX_RANKS);
-	CHECK("parts", s->parts == 1, "parts is %u: more than 1 are refused until engines can sum over parts",
-	      s->parts);
+	CHECK("parts", s->parts >= 1 && s->parts <= SPEC_MAX_PARTS && s->parts <= s->ranks,
+	      "parts is %u, must be 1..%d, and not more than ranks (%u)", s->parts, SPEC_MAX_PARTS, s->ranks);
+	if (spec_nodes_check(s, why, n_why)) {
+		*field = "nodes";
+		return ST_INVALID_SPEC;
+	}
 	CHECK("micro_size", s->micro_size >= 1 && s->micro_size <= SPEC_MAX_MICRO_SIZE,
 	      "micro_size is %u, must be 1..%d", s->micro_size, SPEC_MAX_MICRO_SIZE);
 	CHECK("max_micro_size", s->max_micro_size >= s->micro_size && s->max_micro_size <= SPEC_MAX_MICRO_SIZE,
@@ -314,6 +321,8 @@ void job_spec_fini(struct job_spec *s)
 		free(s->init[i].pattern);
 	free(s->group);
 	free(s->init);
+	free(s->nodes);
+	s->nodes = NULL;
 	s->group = NULL;
 	s->init = NULL;
 	s->n_groups = s->n_init = 0;

@@ -15,6 +15,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#define SPEC_MAX_PARTS 16
 #define SPEC_MAX_RANKS 65536
 #define SPEC_MAX_MICRO_SIZE 65536
 /* ranks * max_micro_size: gaccd keeps some bits of each for each window that it remembers */
@@ -60,6 +61,7 @@ struct job_spec {
 	char name[SPEC_MAX_NAME];
 	uint32_t ranks, micro_size, max_micro_size;
 	uint32_t parts; /* control/part.h */
+	char *nodes;	/* where they are: spec_nodes.h; NULL or "": on the coordinator's node */
 	uint64_t steps;
 	enum reduction reduction;
 	double fixed_divisor;

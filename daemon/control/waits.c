@@ -24,6 +24,8 @@ static bool ready_now(const struct job *j, const struct rank *r)
 {
 	if (!j->run || !j->engine_up || !j->mirror.r.params_ready || j->mirror.r.params_nonfinite)
 		return false;
+	if (j->mirror.r.window && past_is_due(j, j->mirror.r.window - 1))
+		return false; /* it may have been the last one */
 	if (must_apply(j, r))
 		return true;
 	return j->mirror.r.phase == WINDOW_OPEN && (!past_final(j) || j->spec->optim.type == OPTIM_CLIENT);
@@ -116,6 +118,10 @@ void job_wait_step(struct job *j, uint64_t call, const struct session_key *k, ui
 	bool ends_it = is_lost(j, window) && past_final(j); /* the end is on its way to the journal, and says why */
 	if (ends_it ? !call_allowed(j, call, k) : !call_in_window(j, call, k))
 		return;
+	if (past_is_due(j, window)) {
+		reply_past_due(j, call, window);
+		return;
+	}
 	if (window != j->mirror.r.window && !is_lost(j, window)) {
 		reply_error(j, call, ST_NOT_CURRENT_WINDOW, "wait for the open window",
 			    "window %llu is open, not %llu%s", (unsigned long long)j->mirror.r.window,

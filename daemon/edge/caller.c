@@ -9,7 +9,7 @@
 uint32_t caller_uid(const struct rpc_call *call)
 {
 	const struct rpc_peer *p = rpc_peer(call);
-	return p->is_unix ? p->uid : geteuid();
+	return p->is_unix || p->relayed ? p->uid : geteuid();
 }
 
 struct daemon *daemon_of(const struct rpc_call *call)

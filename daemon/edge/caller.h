@@ -7,8 +7,8 @@
 
 #include "edge/hosted.h"
 
-/* The caller's uid: the kernel's word on unix sockets; callers over TCP have proved to be allowed and count as the
- * daemon's own user. */
+/* The caller's uid: the kernel's word on unix sockets, here or at the node that relays the call; other callers over TCP
+ * have proved to be allowed and count as the daemon's own user. */
 uint32_t caller_uid(const struct rpc_call *);
 struct daemon *daemon_of(const struct rpc_call *);
 struct now now_of(const struct rpc_call *);

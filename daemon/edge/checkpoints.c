@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Checkpoints of a running job: takes requests, asks the node of the part for the files until it has answered, writes
- * the record to the journal, answers the calls. The ports of control/saver.h, except those of the disk. For the
+/* Checkpoints of a running job: takes requests, asks the nodes of the parts for the files until they have answered,
+ * writes the record to the journal, answers the calls. The ports of control/saver.h, except those of the disk. For the
  * checkpoint methods, the links and the coordinator's ports. Loop thread. */
 #include "edge/checkpoints_impl.h"
 
@@ -41,7 +41,7 @@ static bool refuse(struct hosted *h, const struct save_want *w)
 {
 	struct saving *s = h->saving;
 	char why[320];
-	uint64_t bytes = s->save_bytes + (w->inside_window ? s->carry_bytes : 0);
+	uint64_t bytes = s->save_bytes + (w->inside_window ? h->n_parts * s->carry_bytes : 0);
 	enum status st = state_share_admit(h, s->dir, bytes, why, sizeof(why));
 	struct refused *r = st == ST_RESOURCE_EXHAUSTED ? malloc(sizeof(*r)) : NULL;
 	if (!r)
@@ -53,14 +53,27 @@ static bool refuse(struct hosted *h, const struct save_want *w)
 	return true;
 }
 
-/* To the node of the part; again, until it has answered. */
+/* What is equal in all parts comes from the first. */
+static void ask_part(struct hosted *h, uint32_t part)
+{
+	const struct saving *s = h->saving;
+	struct save asked = s->asked;
+	size_t n = 0;
+	asked.part = part;
+	asked.window_only = part > 0;
+	checkpoint_part_path(asked.path, s->asked.path, part);
+	void *bytes = save_pack(&asked, &n);
+	links_send_down(h->d, h->part[part].node, LINK_SAVE, h->id, part, bytes, n, NULL);
+}
+
+/* To the nodes of the parts; again, until they have answered. */
 static void ask(struct hosted *h)
 {
 	struct saving *s = h->saving;
-	size_t n = 0;
-	void *bytes = save_pack(&s->asked, &n);
 	s->sent_ns = daemon_now(h->d).mono_ns;
-	links_send(h->d, LINK_SAVE, h->id, s->asked.part, bytes, n);
+	for (uint32_t i = 0; i < s->n_asked_parts; i++)
+		if (!s->part[i].answered)
+			ask_part(h, i);
 }
 
 /* The state before `window` is to be saved. */
@@ -74,6 +87,9 @@ static void begin(struct hosted *h, const struct save_want *w, uint64_t window)
 				  .window = window,
 				  .inside_window = w->inside_window };
 	checkpoint_partial_path(s->asked.path, s->dir, h->uuid, w->id);
+	s->n_asked_parts = w->inside_window ? h->n_parts : 1;
+	for (uint32_t i = 0; i < s->n_asked_parts; i++)
+		s->part[i].answered = false;
 	s->have_before = s->have_last && s->last.window + 1 == window;
 	s->before = s->last;
 	s->n_updates =
@@ -86,7 +102,11 @@ static bool on_begin(void *ctx, const struct save_want *w)
 	struct hosted *h = ctx;
 	struct saving *s = h->saving;
 	uint64_t window;
-	if (!s->dir[0] || !h->place.wanted || !coord_window_at_parts(h->coord, &window))
+	if (!s->dir[0] || !h->part[0].wanted || !coord_window_at_parts(h->coord, &window))
+		return false;
+	if (!s->part)
+		s->part = calloc(h->n_parts, sizeof(*s->part));
+	if (!s->part)
 		return false;
 	struct saved *k = saved_find(&h->saved, w->id);
 	if (!k)
@@ -172,54 +192,100 @@ static void on_end_ready(void *ctx)
 
 /* ---- events ---- */
 
-/* The files are there, or will not be. */
+/* The state is one: so must be what is equal in all parts. */
+static enum status judge(const struct saving *s, const struct part_saved *is, char *why, size_t n_why)
+{
+	const struct part_saved *first = &s->part[0].is;
+	if (is->window != s->asked.window)
+		snprintf(why, n_why, "part %u has saved window %llu, and window %llu was to be saved", is->part,
+			 (unsigned long long)is->window, (unsigned long long)s->asked.window);
+	else if (is->applied_step != first->applied_step || is->params_digest != first->params_digest ||
+		 is->micro_size != first->micro_size || is->loss_scale != first->loss_scale)
+		snprintf(why, n_why, "part %u and part 0 have other parameters, or another step", is->part);
+	else if (is->part && (is->file[CHECKPOINT_MODEL].bytes || is->file[CHECKPOINT_OPTIMIZER].bytes))
+		snprintf(why, n_why, "part %u has saved parameters, which part 0 saves", is->part);
+	else
+		return ST_OK;
+	return ST_INTERNAL;
+}
+
+/* The worst that a part has answered. */
+static enum status sum_up(struct hosted *h, bool *passed, bool *wrote)
+{
+	const struct saving *s = h->saving;
+	enum status worst = ST_OK;
+	char why[200], text[240];
+	for (uint32_t i = 0; i < s->n_asked_parts; i++) {
+		const struct part_saved *is = &s->part[i].is;
+		enum status st = is->status;
+		*passed |= is->passed;
+		*wrote |= !is->passed && !st;
+		snprintf(why, sizeof(why), "%s", is->text);
+		if (st && st != ST_ENGINE_DOWN && s->n_asked_parts > 1)
+			hosted_part_text(h, i, is->text, why, sizeof(why));
+		if (st && (!worst || worst == ST_ENGINE_DOWN)) {
+			worst = st;
+			snprintf(text, sizeof(text), "%s", why);
+		}
+	}
+	for (uint32_t i = 0; i < s->n_asked_parts && !worst && !*passed; i++)
+		worst = judge(s, &s->part[i].is, text, sizeof(text));
+	if (worst && worst != ST_ENGINE_DOWN)
+		saving_set_why(h, text);
+	return worst;
+}
+
+/* All parts have answered: the files are there, or will not be. */
+static void take_answers(struct hosted *h)
+{
+	struct saving *s = h->saving;
+	bool passed = false, wrote = false;
+	enum status st = sum_up(h, &passed, &wrote);
+	s->asked.number = 0;
+	if (st == ST_ENGINE_DOWN)
+		saver_on_engine_lost(&s->saver);
+	else if (!st && passed)
+		saver_on_passed(&s->saver, wrote);
+	else
+		saver_on_written(&s->saver, st);
+}
+
+/* Waits for the others: what they write goes into the same checkpoint, and the next one may have the same names. */
 static void take_answer(struct hosted *h, const struct part_saved *is)
 {
 	struct saving *s = h->saving;
-	enum status st = is->status;
-	char why[200];
-	snprintf(why, sizeof(why), "%s", is->text);
-	if (!st && is->window != s->asked.window) {
-		st = ST_INTERNAL;
-		snprintf(why, sizeof(why), "part %u has saved window %llu, and window %llu was to be saved", is->part,
-			 (unsigned long long)is->window, (unsigned long long)s->asked.window);
-	}
-	s->asked.number = 0;
-	s->got = *is;
-	if (st == ST_ENGINE_DOWN) {
-		saver_on_engine_lost(&s->saver);
-		return;
-	}
-	if (st)
-		saving_set_why(h, why);
-	saver_on_written(&s->saver, st);
+	uint32_t i = 0;
+	s->part[is->part] = (struct saving_part){ true, *is };
+	while (i < s->n_asked_parts && s->part[i].answered)
+		i++;
+	if (i == s->n_asked_parts)
+		take_answers(h);
 }
 
 void saving_take_saved(struct daemon *d, const struct link_message *m)
 {
-	struct hosted *h = hosted_find(d, m->job);
+	struct hosted *h = hosted_of_message(d, m);
 	struct part_saved is;
 	char why[200];
-	if (!h || !h->coord || !h->saving)
+	if (!h || !h->saving)
 		return; /* it is over */
 	enum status st = saved_unpack(m->bytes, m->n, h->spec->ranks, &is, why, sizeof(why));
-	const struct save *asked = &h->saving->asked;
+	const struct saving *s = h->saving;
+	const struct save *asked = &s->asked;
 	if (st == ST_VERSION_SKEW)
 		links_refuse(m, why);
-	if (st == ST_VERSION_SKEW && asked->number) { /* repeated, it would be the same */
-		h->saving->asked.number = 0;
-		saving_set_why(h, why);
-		saver_on_written(&h->saving->saver, st);
-	}
-	if (st || is.job_id != h->id || !asked->number || is.epoch != asked->epoch || is.part != asked->part ||
-	    is.term != asked->term || is.number != asked->number)
-		return; /* it is repeated, or of an earlier one */
-	if (!is.passed) {
+	if (!asked->number || m->part >= s->n_asked_parts || s->part[m->part].answered)
+		return;		     /* it is repeated, or of an earlier one */
+	if (st == ST_VERSION_SKEW) { /* repeated, it would be the same */
+		is = (struct part_saved){ .part = m->part, .status = st };
+		snprintf(is.text, sizeof(is.text), "%.*s", (int)sizeof(is.text) - 1, why);
 		take_answer(h, &is);
 		return;
 	}
-	h->saving->asked.number = 0;
-	saver_on_passed(&h->saving->saver);
+	if (st || is.job_id != h->id || is.epoch != asked->epoch || is.part != m->part || is.term != asked->term ||
+	    is.number != asked->number)
+		return;
+	take_answer(h, &is);
 }
 
 /* Of the journal: the newest one that has no sum, and so is nothing but the state after a step. */
@@ -361,6 +427,7 @@ void saving_free(struct hosted *h)
 	if (!s)
 		return;
 	free(s->call);
+	free(s->part);
 	free(s);
 	h->saving = NULL;
 }

@@ -69,11 +69,63 @@ static void *pack_spec(const struct hosted *h, size_t *out_n)
 	return h->text->pb->n_tensors || h->tensors ? specification_pack(h->text, out_n) : NULL;
 }
 
+static struct manifest_carry carry_of(const struct part_saved *a)
+{
+	return (struct manifest_carry){ .count = a->count,
+					.sum_weight = a->sum_weight,
+					.sum_loss = a->sum_loss,
+					.last_rank = a->last_rank,
+					.lr = a->window_lr,
+					.lr_rank = a->lr_rank };
+}
+
+static void add_carry(struct manifest_carry *to, const struct manifest_carry *more)
+{
+	if (!to->count) {
+		*to = *more;
+		return;
+	}
+	to->count += more->count;
+	to->sum_weight += more->sum_weight;
+	to->sum_loss += more->sum_loss;
+}
+
+static void put_files(struct checkpoint_file *to, const struct part_saved *a, int from)
+{
+	for (int i = from; i < ENGINE_FILES; i++) {
+		to[i].bytes = a->file[i].bytes;
+		memcpy(to[i].sha256, a->file[i].sha256, SHA256_BYTES);
+	}
+}
+
+static bool has_carry(const struct part_saved *a)
+{
+	return a->file[CHECKPOINT_CARRY].bytes != 0;
+}
+
+/* The open window, by part where there are several. */
+static void put_window(const struct saving *s, struct manifest *m)
+{
+	for (uint32_t i = 0; i < s->n_asked_parts; i++) {
+		const struct part_saved *a = &s->part[i].is;
+		const struct manifest_carry c = carry_of(a);
+		if (!has_carry(a))
+			continue;
+		m->inside_window = true;
+		add_carry(&m->carry, &c);
+		m->part[i].carry = c;
+		put_files(m->part[i].file, a, CHECKPOINT_CARRY);
+	}
+	if (m->inside_window && s->n_asked_parts > 1) {
+		m->n_parts = s->n_asked_parts;
+		memset(&m->file[CHECKPOINT_CARRY], 0, (ENGINE_FILES - CHECKPOINT_CARRY) * sizeof(m->file[0]));
+	}
+}
+
 static void fill_manifest(const struct hosted *h, const struct save_want *want, struct manifest *m)
 {
 	const struct saving *s = h->saving;
-	const struct part_saved *a = &s->got;
-	bool inside = a->file[CHECKPOINT_CARRY].bytes != 0;
+	const struct part_saved *a = &s->part[0].is;
 	*m = (struct manifest){ .id = want->id,
 				.job = h->id,
 				.name = h->spec->name,
@@ -81,7 +133,6 @@ static void fill_manifest(const struct hosted *h, const struct save_want *want, 
 				.created_unix_ns = daemon_now(h->d).unix_ns,
 				.window = a->window,
 				.applied_step = a->applied_step,
-				.inside_window = inside,
 				.ranks = h->spec->ranks,
 				.micro_size = a->micro_size,
 				.optimizer = optim_info(h->spec->optim.type)->name,
@@ -89,21 +140,21 @@ static void fill_manifest(const struct hosted *h, const struct save_want *want, 
 				.loss_scale = a->loss_scale,
 				.params_digest = a->params_digest };
 	memcpy(m->uuid, h->uuid, 16);
-	if (inside) {
-		m->count = a->count;
-		m->sum_weight = a->sum_weight;
-		m->sum_loss = a->sum_loss;
-		m->last_rank = a->last_rank;
-		m->lr = a->window_lr;
-		m->lr_rank = a->lr_rank;
-	}
 	if (s->have_before)
 		manifest_put_commit(m, &s->before);
 	manifest_put_updates(m, s->update, s->n_updates);
-	for (int i = 0; i < ENGINE_FILES; i++) {
-		m->file[i].bytes = a->file[i].bytes;
-		memcpy(m->file[i].sha256, a->file[i].sha256, SHA256_BYTES);
-	}
+	put_files(m->file, a, CHECKPOINT_MODEL);
+	put_window(s, m);
+}
+
+static uint64_t manifest_bytes(const struct manifest *m)
+{
+	const struct checkpoint_file *f;
+	char name[CHECKPOINT_FILE_NAME];
+	uint64_t bytes = 0;
+	for (uint32_t i = 0; (f = manifest_file(m, i, name)); i++)
+		bytes += f->bytes;
+	return bytes;
 }
 
 void saving_seal(void *ctx, const struct save_want *want)
@@ -123,15 +174,17 @@ void saving_seal(void *ctx, const struct save_want *want)
 	fill_manifest(h, want, &w->manifest);
 	w->manifest.n_spec = n_spec;
 	w->tensors = h->text->pb->n_tensors ? NULL : shared_hold(h->tensors);
-	w->made = (struct checkpoint_dir){ s->got.dir.dev, s->got.dir.ino };
-	checkpoint_final_path(w->final, s->dir, h->uuid, s->got.applied_step, want->id);
+	const struct part_saved *first = &s->part[0].is;
+	w->n_made = s->n_asked_parts;
+	for (uint32_t i = 0; i < w->n_made; i++)
+		w->made[i] = (struct checkpoint_dir){ s->part[i].is.dir.dev, s->part[i].is.dir.ino };
+	checkpoint_final_path(w->final, s->dir, h->uuid, first->applied_step, want->id);
 	memcpy(s->final, w->final, sizeof(s->final));
 	saved_set_text(&k->path, w->final);
-	k->window = s->got.window;
-	k->applied_step = s->got.applied_step;
-	k->carried = w->manifest.count;
-	for (int i = 0; i < ENGINE_FILES; i++)
-		k->bytes += s->got.file[i].bytes;
+	k->window = first->window;
+	k->applied_step = first->applied_step;
+	k->carried = w->manifest.carry.count;
+	k->bytes += manifest_bytes(&w->manifest);
 	start_work(h, w);
 }
 

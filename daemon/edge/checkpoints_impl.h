@@ -15,12 +15,19 @@ struct saving_call {
 	bool wait;
 };
 
+/* What one part has answered. */
+struct saving_part {
+	bool answered;
+	struct part_saved is;
+};
+
 struct saving {
 	struct saver saver;
 	char dir[CHECKPOINT_MAX_PATH]; /* "": not known, nothing can be saved there */
 	uint32_t n_working;	       /* of the pool */
-	struct save asked;	       /* of the part; number 0: its answer is here, or nothing was asked for */
-	uint64_t n_asked;	       /* since this gaccd's start */
+	struct save asked;	       /* of the parts; number 0: all answers are here, or nothing was asked for */
+	uint32_t n_asked_parts;	       /* the first, or all where the window's inside is saved */
+	uint64_t n_asked;	       /* how often, since this gaccd's start */
 	int64_t sent_ns;	       /* when it was asked last */
 	bool have_last;
 	struct commit last; /* the newest outcome that the parts have */
@@ -29,7 +36,7 @@ struct saving {
 	uint64_t save_bytes, carry_bytes; /* what one takes on a disk, as the node says; 0: it has not said */
 	struct update update[UPDATES_MAX_PENDING + 1]; /* what its values are besides the spec's */
 	uint32_t n_updates;
-	struct part_saved got;		 /* the answer of the part */
+	struct saving_part *part;	 /* [n_parts of the job], from the first one on */
 	char final[CHECKPOINT_MAX_PATH]; /* of the one that is sealed */
 	uint8_t sha256[SHA256_BYTES];
 	bool refused; /* the one under way; on_refused follows */

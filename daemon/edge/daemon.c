@@ -18,25 +18,28 @@
 #include "edge/journal_keep.h"
 #include "edge/launching.h"
 #include "edge/links.h"
+#include "edge/node_dial.h"
+#include "edge/node_serve.h"
 #include "edge/part_ports.h"
+#include "edge/part_record.h"
 #include "edge/parts.h"
 #include "edge/reply.h"
 #include "edge/state_share.h"
+#include "edge/stored_check.h"
 #include "host/attach.h"
 #include "host/failpoint_socket.h"
 #include "host/listen.h"
 #include "host/own_dir.h"
+#include "host/token_file.h"
 #include "proto/failpoint.h"
 #include "rpc/pool.h"
 #include "runtime/stored.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #define DRAIN_MS 100
@@ -66,12 +69,27 @@ static void stop(struct daemon *d)
 	rpc_server_stop(d->rpc, DRAIN_MS, GRACE_MS, on_stopped, d);
 }
 
+static enum status read_revoked(struct daemon *d)
+{
+	const char *path = d->node.conf->tls.revoked;
+	return *path ? rpc_server_revoke(d->rpc, path) : ST_OK;
+}
+
+static void reload(struct daemon *d)
+{
+	const bool revokes = *d->node.conf->tls.revoked != '\0';
+	if (revokes && !d->node.stopping && !read_revoked(d))
+		log_notice("SIGHUP: tls.revoked has been read");
+	if (!revokes)
+		log_notice(
+			"SIGHUP: the configuration is read at start only; restart gaccd to change it (jobs survive)");
+}
+
 static void on_signal(uv_signal_t *h, int signum)
 {
 	struct daemon *d = h->data;
 	if (signum == SIGHUP)
-		log_notice(
-			"SIGHUP: the configuration is read at start only; restart gaccd to change it (jobs survive)");
+		reload(d);
 	else
 		stop(d);
 }
@@ -105,6 +123,8 @@ static void on_tick(uv_timer_t *h)
 		return;
 	listener_heal(d->listener);
 	attach_heal(d->attach);
+	node_dial_tick(d, now);
+	node_serve_tick(d, now);
 	parts_tick(d, now);
 	links_run_now(d); /* after a long pause nobody was silent but this process */
 	for (uint32_t i = 0; i < d->n_jobs; i++)
@@ -141,29 +161,6 @@ static bool token_ok(void *context, const char *token, size_t n)
 	return !diff && d->n_token;
 }
 
-static enum status read_token(struct daemon *d)
-{
-	struct stat s;
-	const char *path = d->node.conf->listen.token_file;
-	int fd = open(path, O_RDONLY | O_CLOEXEC);
-	ssize_t n = fd < 0 ? -1 : read(fd, d->token, sizeof(d->token) - 1);
-	if (n < 0 || fstat(fd, &s)) {
-		log_error("listen.token_file %s: %s", path, strerror(errno));
-	} else if (s.st_mode & 077) {
-		log_error("listen.token_file %s is readable by others (mode %03o): chmod 600", path, s.st_mode & 0777);
-		n = -1;
-	} else {
-		d->n_token = strcspn(d->token, "\r\n");
-		if (d->n_token < 16) {
-			log_error("listen.token_file %s has %zu characters, at least 16 are needed", path, d->n_token);
-			n = -1;
-		}
-	}
-	if (fd >= 0)
-		close(fd);
-	return n < 0 ? ST_INVALID_CONFIG : ST_OK;
-}
-
 static enum status listen_tcp(struct daemon *d)
 {
 	const struct conf *c = d->node.conf;
@@ -174,11 +171,14 @@ static enum status listen_tcp(struct daemon *d)
 				       .ca_path = *c->tls.ca ? c->tls.ca : NULL,
 				       .context = d };
 	if (!id.cert_path) {
-		enum status st = *c->listen.token_file ? read_token(d) : ST_INVALID_CONFIG;
+		enum status st = ST_INVALID_CONFIG;
 		if (!*c->listen.token_file)
 			log_error("listen.tcp needs tls.cert, tls.key and tls.ca, or on loopback listen.token_file");
+		else
+			st = token_file_read("listen.token_file", c->listen.token_file, d->token);
 		if (st)
 			return st;
+		d->n_token = strlen(d->token);
 		id.token_ok = token_ok;
 	}
 	int port;
@@ -191,7 +191,8 @@ static links_take *const daemon_takes[LINK_KINDS] = {
 	[LINK_REPORT] = hosted_take_report,   [LINK_ORDER] = part_take_order, [LINK_PLACEMENT] = parts_take_placement,
 	[LINK_PLACED] = hosted_take_placed,   [LINK_DROP] = parts_take_drop,  [LINK_EVENT] = hosted_take_event,
 	[LINK_TENSORS] = hosted_take_tensors, [LINK_KEPT] = part_take_kept,   [LINK_SAVE] = part_take_save,
-	[LINK_SAVED] = saving_take_saved,     [LINK_VIEW] = hosted_take_view, [LINK_LEDGER] = hosted_take_ledger
+	[LINK_SAVED] = saving_take_saved,     [LINK_VIEW] = hosted_take_view, [LINK_LEDGER] = hosted_take_ledger,
+	[LINK_BLOB] = hosted_take_blob,	      [LINK_BOARD] = part_take_board
 };
 
 static enum status open_store(struct daemon *d)
@@ -214,6 +215,8 @@ static enum status open_store(struct daemon *d)
 	if (!st)
 		st = FAILPOINT_ERROR(coord_term_after);
 	if (!st)
+		st = node_serve_new(d);
+	if (!st)
 		st = persist_new(&d->node.loop, d->journal, d->term, &d->persist);
 	struct history_limits limits = { .windows = d->node.conf->history.windows,
 					 .events = d->node.conf->history.events };
@@ -232,11 +235,15 @@ static enum status open_store(struct daemon *d)
 static enum status open_rpc(struct daemon *d)
 {
 	struct rpc_config c = { .loop = &d->node.loop,
+				.relay_min_uid = d->node.conf->cluster.relay_min_uid,
+				.relays = d->away,
 				.max_unread_bytes = d->node.conf->limits.request_memory,
 				.max_held_bytes = d->node.conf->limits.request_memory / 4 };
 	d->node.collected.most = d->node.conf->limits.request_memory / 2;
 	enum status st = rpc_server_new(&c, &d->rpc);
 	d->node.pool = st ? NULL : rpc_server_pool(d->rpc);
+	if (!st)
+		st = read_revoked(d);
 	if (!st)
 		st = methods_add(d);
 	if (!st)
@@ -248,6 +255,20 @@ static enum status open_rpc(struct daemon *d)
 	return st;
 }
 
+/* Two coordinators would give the same ids to different jobs. */
+static enum status check_away(const struct daemon *d)
+{
+	uint32_t n = 0;
+	for (uint32_t i = 0; d->away && i < d->n_jobs; i++)
+		n += !hosted_ended(d->job[i]);
+	if (!n)
+		return ST_OK;
+	log_error("cluster.coordinator is set, and %u jobs of this gaccd's own are not over: start it without, and let "
+		  "them end or cancel them",
+		  n);
+	return ST_INVALID_CONFIG;
+}
+
 static enum status open_sockets(struct daemon *d)
 {
 	const struct conf *c = d->node.conf;
@@ -256,57 +277,18 @@ static enum status open_sockets(struct daemon *d)
 				 .mode = c->listen.mode,
 				 .max_per_uid = c->listen.connections_per_user,
 				 .gone = on_connection_gone };
-	enum status st = session_map_open(d);
+	enum status st = check_away(d);
+	if (!st)
+		st = node_dial_new(d);
+	if (!st)
+		st = session_map_open(d);
 	if (!st)
 		st = listener_open(&d->node.loop, &o, on_connection, d, &d->listener);
 	if (!st)
 		st = failpoint_socket_open(&d->node.loop, c->runtime_dir, &d->failpoints);
 	if (!st)
-		st = rpc_server_start(d->rpc); /* last: a server that has started cannot be freed without a stop */
+		st = rpc_server_start(d->rpc); /* late: a server that has started cannot be freed without a stop */
 	return st;
-}
-
-/* It runs, and has not taken its memory: something was short just now, which the next start may have. */
-static bool is_wanted(const struct daemon *d, const struct fdstore_fd *s)
-{
-	const struct hosted *h = hosted_find(d, stored_job(s, NULL));
-	const struct part *p = h ? part_find(&d->node, h->id) : NULL;
-	return s->fd >= 0 && h && h->coord && coord_phase(h->coord) < COORD_ENDING && h->params_durable &&
-	       (!p || (!p->mem.n && !p->tensors.due));
-}
-
-/* What is left in d->node.stored would be dropped. */
-static enum status check_all_taken(const struct daemon *d)
-{
-	for (size_t i = 0; i < d->node.n_stored; i++)
-		if (is_wanted(d, &d->node.stored[i])) {
-			log_error("a job cannot take its memory (%s) back: gaccd starts again, as it would be lost",
-				  d->node.stored[i].name);
-			return ST_NO_MEMORY;
-		}
-	return ST_OK;
-}
-
-/* Descriptors of jobs that are over, or of none that the journal knows. */
-static void drop_strangers(struct daemon *d)
-{
-	for (size_t i = 0; i < d->node.n_stored; i++) {
-		if (d->node.stored[i].fd < 0)
-			continue;
-		const struct hosted *h = hosted_find(d, stored_job(&d->node.stored[i], NULL));
-		bool known = h != NULL;
-		const struct part *p = known ? part_find(&d->node, h->id) : NULL;
-		if (known && (h->aside || (p && p->tensors.due)))
-			continue;
-		log_line(known ? LOG_INFO : LOG_NOTICE, LOG_NO_FIELDS, "dropping stored memory %s: %s",
-			 d->node.stored[i].name,
-			 !known		   ? "its job is no longer in the journal"
-			 : hosted_ended(h) ? "its job is over"
-					   : "its job begins anew");
-		fdstore_remove(d->node.fdstore, d->node.stored[i].name);
-		close(d->node.stored[i].fd);
-		d->node.stored[i].fd = -1;
-	}
 }
 
 static void start_handles(struct daemon *d)
@@ -335,18 +317,23 @@ static enum status start(struct daemon *d)
 		st = open_rpc(d);
 	FAILPOINT(gaccd_restore_before);
 	if (!st)
+		st = part_records_read(d);
+	if (!st)
 		st = hosted_recover(d);
+	if (!st)
+		st = parts_recover(d);
 	FAILPOINT(gaccd_restore_after);
 	if (!st)
 		st = journal_keep_check(d);
 	if (!st)
-		st = check_all_taken(d);
+		st = stored_check_taken(d);
 	if (!st)
 		st = open_sockets(d);
 	d->node.starting = false;
 	if (st)
 		return st;
-	drop_strangers(d);
+	node_dial_tick(d, daemon_now(d)); /* calls are relayed before there can be one */
+	stored_drop_strangers(d);
 	rpc_health_set(d->health, "", true);
 	rpc_health_set(d->health, "gacc.v1.GradientService", true);
 	rpc_health_set(d->health, "gacc.v1.JobService", true);
@@ -392,6 +379,7 @@ static void free_jobs(struct daemon *d)
 	reply_drop_late(d);
 	hosted_free_all(d);
 	parts_free_all(d);
+	part_records_free(d);
 }
 
 static void finish(struct daemon *d)
@@ -405,7 +393,9 @@ static void finish(struct daemon *d)
 	recorder_free(d->recorder); /* who reads asks the server for its call */
 	history_close(d->history);
 	rpc_health_free(d->health);
+	node_dial_free(d);
 	rpc_server_free(d->rpc);
+	node_serve_free(d);
 	rpc_quota_fini(&d->node.collected);
 	persist_free(d->persist);
 	disk_watch_free(d->disk);
@@ -461,6 +451,7 @@ int daemon_run(const struct conf *conf)
 	if (!d || rpc_pool_make_threads() || uv_loop_init(&d->node.loop))
 		return 1;
 	d->node.conf = conf;
+	d->away = *conf->cluster.coordinator != '\0';
 	d->node.descriptors_before = descriptors_before;
 	d->posted_tail = &d->posted;
 	d->started_unix_ns = daemon_now(d).unix_ns;

@@ -7,6 +7,7 @@
 #define GACC_EDGE_DAEMON_H
 
 #include "edge/turns.h"
+#include "host/token_file.h"
 #include "rpc/rpc.h"
 #include "runtime/node.h"
 #include "runtime/persist.h"
@@ -21,9 +22,13 @@ struct attach;
 struct listener;
 struct link;
 struct link_message;
+struct members;
+struct node_dial;
+struct peer_link;
 struct hosted;
 struct part_ports;
 struct arriving;
+struct part_record;
 
 /* A message to be delivered when the handler that caused it has returned. */
 struct posted {
@@ -51,10 +56,16 @@ struct daemon {
 	struct link *link; /* to the parts and coordinators of this gaccd itself (links.h) */
 	struct posted link_post;
 	bool link_posted;
+	bool away;		      /* another gaccd coordinates (cluster.coordinator) */
+	struct node_dial *dial;	      /* to it; NULL: not yet, or this one coordinates (node_dial.h) */
+	struct members *members;      /* the other nodes of the cluster, as far as this one coordinates it */
+	struct peer_link **node_link; /* to the nodes, by number (link_message.node); NULL: there is none now */
+	uint32_t n_node_links, node_links_capacity;
 	/* who takes what has arrived, by enum link_kind */
 	void (*const *link_takes)(struct daemon *, const struct link_message *);
 	const struct part_ports *ports; /* of all parts here */
 	struct arriving *arriving;	/* placements that are being read (parts.h) */
+	struct part_record *record;	/* of parts that are not here, or not yet (part_record.h) */
 	struct journal *journal;
 	struct persist *persist;
 	struct disk_watch *disk;
@@ -76,7 +87,7 @@ struct daemon {
 	uint32_t n_queued;		   /* jobs that wait for their turn */
 	int64_t queue_told_ns;		   /* when they heard why, last */
 	int64_t started_unix_ns;
-	char token[512]; /* of TCP callers; "" without */
+	char token[TOKEN_MAX]; /* of TCP callers; "" without */
 	size_t n_token;
 	uint64_t watchdog_us;
 	int64_t watchdog_ns; /* when it was fed last */

@@ -3,6 +3,8 @@
  * it. Loop thread. */
 #include "edge/hosted.h"
 
+#include "edge/links.h"
+
 #include <errno.h>
 #include <pwd.h>
 #include <stdio.h>
@@ -21,7 +23,6 @@ void hosted_unmake(struct hosted *h)
 	free(h->end.view);
 	free(h->end.counted);
 	free(h->place.why);
-	free(h->seen);
 	events_fini(&h->events);
 	calls_fini(&h->watchers);
 	calls_fini(&h->norms_calls);
@@ -125,15 +126,74 @@ enum job_state hosted_state(const struct hosted *h, const char **out_reason, int
 	return h->end.state;
 }
 
-struct part *hosted_part(const struct hosted *h)
+struct hosted *hosted_of_message(const struct daemon *d, const struct link_message *m)
 {
-	struct part *p = h->coord ? part_find(&h->d->node, h->id) : NULL;
-	return p && !memcmp(p->uuid, h->uuid, sizeof(h->uuid)) ? p : NULL;
+	struct hosted *h = hosted_find(d, m->job);
+	if (!h || !h->coord)
+		return NULL;
+	const bool has = m->part < h->n_parts;
+	if (has && h->part[m->part].node == m->node)
+		return h;
+	links_refuse(m, has ? "the part is on another node" : "the job has no such part");
+	return NULL;
+}
+
+void hosted_part_text(const struct hosted *h, uint32_t part, const char *what, char *out, size_t n)
+{
+	int at = h->n_parts > 1 ? snprintf(out, n, "part %u: ", part) : 0;
+	snprintf(out + at, n - (size_t)at, "%s", what);
+}
+
+static struct part *if_ours(const struct hosted *h, struct part *p)
+{
+	return p && h->coord && !memcmp(p->uuid, h->uuid, sizeof(h->uuid)) ? p : NULL;
+}
+
+struct part *hosted_part_here(const struct hosted *h, uint32_t part)
+{
+	return if_ours(h, part_find(&h->d->node, h->id, part));
+}
+
+struct part *hosted_part_for_rank(const struct hosted *h, uint32_t rank)
+{
+	const struct node *n = &h->d->node;
+	return if_ours(h, rank < h->spec->ranks ? part_of_rank(n, h->id, rank) : part_first(n, h->id));
 }
 
 uint64_t hosted_host_bytes(const struct hosted *h)
 {
-	return h->seen ? h->seen->view.bytes : h->kept_bytes;
+	uint64_t bytes = h->kept_bytes;
+	for (uint32_t i = 0; i < h->n_parts; i++)
+		bytes += h->part[i].seen ? h->part[i].seen->view.bytes : 0;
+	return bytes;
+}
+
+enum status hosted_part_need(const struct hosted *h, uint32_t part, const struct arena *a, uint64_t *out)
+{
+	struct job_spec own = *h->spec;
+	own.ranks = coord_part_ranks(h->coord, part)->n;
+	return part_need(&h->d->node, &own, a, out);
+}
+
+enum status hosted_need(const struct hosted *h, const struct arena *a, uint64_t *out)
+{
+	enum status st = ST_OK;
+	*out = 0;
+	for (uint32_t i = 0; i < h->n_parts && !st; i++) {
+		uint64_t need = 0;
+		if (!h->part[i].node)
+			st = hosted_part_need(h, i, a, &need);
+		*out += need;
+	}
+	return st;
+}
+
+bool hosted_ranks_known(const struct hosted *h)
+{
+	uint32_t i = 0;
+	while (i < h->n_parts && h->part[i].seen && h->part[i].seen->view.ranks_known)
+		i++;
+	return i == h->n_parts;
 }
 
 uint64_t hosted_window(const struct hosted *h)

@@ -29,16 +29,15 @@ struct decided;
 
 #define RANK_NONE UINT32_MAX
 
-/* A job's placement on a node (placing.c). The last windows and the checkpoint are only there until the node has them.
- */
+/* What the placements of all parts of a job share. The last windows and the checkpoint are only there until the nodes
+ * have them. */
 struct hosted_place {
-	bool wanted;	     /* a node is to have the part */
-	bool answered;	     /* it has, or has said why it has not */
-	int64_t sent_ns;     /* when it was asked last; 0: it could not be sent */
-	enum status refused; /* ST_OK: the node has not refused */
-	char *why;	     /* and why it has */
-	uint64_t need;	     /* bytes of memory, where the tensors are known; 0: they are not */
-	/* the checkpoint that the job begins with, when it has been read; its path lies behind it */
+	enum status refused;   /* by the first node that has refused; ST_OK: none has */
+	uint32_t refused_part; /* which part it has refused, */
+	char *why;	       /* and why */
+	uint64_t need;	       /* bytes of memory of all parts here, where the tensors are known; 0: they are not */
+	/* what each part is told of the checkpoint that the job begins with, when it has been read; its path lies
+	 * behind them */
 	struct part_restore *restore;
 	struct decided *window; /* the last ones, oldest first */
 	uint32_t n_windows;
@@ -50,7 +49,7 @@ struct admission {
 	uint32_t position, overtaken;
 	uint64_t need;		      /* bytes, as known at submission */
 	uint64_t descriptors, stored; /* that it needs: of this process, of these in the fd store */
-	uint64_t reserved;	      /* set aside while no memory is allocated */
+	uint64_t reserved;	      /* set aside until all parts have their memory */
 };
 
 /* What is kept of a job that is over (hosted_past.c). */
@@ -67,17 +66,32 @@ struct outcome_kept {
 	uint64_t *counted;     /* bitmap of the last window's micro-batches; NULL: not known */
 };
 
-/* What the node of its part has said of it last (hosted_seen.c). */
+/* What the node of a part has said of it last (hosted_seen.c). */
 struct hosted_seen {
 	int64_t heard_ns;
 	struct part_view view;
 };
 
-/* The micro-batches of a window, as far as they have come (hosted_ledger.c). */
+/* The micro-batches of a window from one part, as far as they have come (hosted_ledger.c). */
 struct hosted_ledger {
 	uint64_t incarnation, window;
 	uint64_t n, total;
 	struct history_micro *micro; /* NULL: there is none */
+};
+
+/* One part of a job that has its machines. */
+struct hosted_part {
+	uint32_t node; /* as in struct link_message; 0: this one */
+	/* where it stands with its node (placing.c) */
+	bool wanted;	 /* a node is to have it */
+	bool answered;	 /* it has, or has said why it has not */
+	bool ready;	 /* it has said that nothing of the part is missing */
+	int64_t sent_ns; /* when it was asked last; 0: it could not be sent */
+	char *refusal;	 /* why a node elsewhere does not take a part that has begun; NULL: it does */
+	/* what has come from there */
+	struct hosted_seen *seen;    /* NULL: it has not been heard of */
+	struct hosted_ledger ledger; /* of the window that it has voted for last */
+	bool asks;		     /* it waits for the tensor set to be durable (hosted_tensors.c) */
 };
 
 struct hosted {
@@ -95,9 +109,10 @@ struct hosted {
 	/* packed, as in the journal; NULL: they are in the specification, or not known, or it is over */
 	struct shared *tensors;
 	struct outcome_kept end;
-	bool aside, giving_up;		     /* hosted_aside.h: not over in the journal; its END is being written */
-	struct hosted_place place;	     /* where its part is; hosted_part finds one that is here */
-	struct hosted_seen *seen;	     /* NULL: its part has not been heard of */
+	bool aside, giving_up; /* hosted_aside.h: not over in the journal; its END is being written */
+	struct hosted_place place;
+	struct hosted_part *part;	     /* [n_parts] */
+	uint32_t n_parts;		     /* 0: it has no machines */
 	uint64_t kept_bytes;		     /* of a job that is set aside: its memory at the service manager */
 	bool params_durable, params_noted;   /* in the journal; the record of that is being written */
 	bool tensors_durable, tensors_noted; /* the same of the tensor set that ranks have registered */
@@ -106,7 +121,6 @@ struct hosted {
 	bool renewed;			     /* the journal's view has its last sessions */
 	uint32_t n_holders;		     /* calls and messages under way that point here */
 	/* what people see */
-	struct hosted_ledger ledger;	/* of the window that was voted for last */
 	struct hosted_window *deciding; /* decided, on its way into the history */
 	struct events events;		/* HOSTED_EVENTS of them, fewer when it is over */
 	struct calls watchers;		/* Watch (rank RANK_NONE) and WatchSession */
@@ -140,12 +154,24 @@ struct hosted *hosted_find_named(const struct daemon *, const char *name, uint32
 /* May this user see the job, and change it? Its owner and root may. */
 bool hosted_is_of(const struct hosted *, uint32_t uid);
 bool hosted_ended(const struct hosted *);
-/* Its part, if that is on this node; NULL: it is not, or not yet, or not any more. For what has no message yet: the
- * norms of a window that is decided, and a trainer's Attach. All else goes over the link. */
-struct part *hosted_part(const struct hosted *);
+/* This part of it, if that is on this node; NULL: it is not, or not yet, or not any more. For what has no message yet:
+ * the norms of a window that is decided, and a trainer's Attach. All else goes over the link. */
+struct part *hosted_part_here(const struct hosted *, uint32_t part);
+/* The one with this rank, or NULL in the same way. A rank that the job does not have: any, which refuses it. */
+struct part *hosted_part_for_rank(const struct hosted *, uint32_t rank);
+/* The job that a part's message is about, which has that part. NULL: it is over, or the message is refused. */
+struct hosted *hosted_of_message(const struct daemon *, const struct link_message *);
+/* What is said of a part: where the job has several, it begins with "part 1: ". */
+void hosted_part_text(const struct hosted *, uint32_t part, const char *what, char *out, size_t n);
 enum job_state hosted_state(const struct hosted *, const char **out_reason, int64_t *out_since_unix_ns);
-/* Bytes of memory that its part was last said to have. */
+/* Bytes of memory that its parts were last said to have. */
 uint64_t hosted_host_bytes(const struct hosted *);
+/* The reports of its parts say all that there is to know of its ranks. */
+bool hosted_ranks_known(const struct hosted *);
+/* Bytes of shared memory that this part of it will have with these tensors; all of its parts on this node.
+ * ST_NO_MEMORY. */
+enum status hosted_part_need(const struct hosted *, uint32_t part, const struct arena *, uint64_t *out);
+enum status hosted_need(const struct hosted *, const struct arena *, uint64_t *out);
 /* The open one; of a job that ends, the one after its last. */
 uint64_t hosted_window(const struct hosted *);
 /* For its rates. */

@@ -75,7 +75,7 @@ enum status hosted_aside_refused(struct hosted *h)
 
 static void drop_memory(struct hosted *h)
 {
-	stored_release(&h->d->node, h->id, h->uid);
+	stored_release(&h->d->node, h->id, STORED_ALL, h->uid);
 	h->d->node.host_bytes -= h->kept_bytes;
 	h->kept_bytes = h->admission.stored = h->admission.descriptors = 0;
 }

@@ -12,6 +12,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* ---- events ---- */
 
@@ -52,7 +53,9 @@ void hosted_event(struct hosted *h, bool warning, const char *reason, int64_t ra
 
 void hosted_part_event(struct hosted *h, const struct part_event *e)
 {
-	add_event(h, e->window, e->warning, e->reason, e->rank, e->text);
+	char text[sizeof(e->text) + 16];
+	hosted_part_text(h, e->part, e->text, text, sizeof(text));
+	add_event(h, e->window, e->warning, e->reason, e->rank, text);
 }
 
 struct history_event hosted_history_event(const struct hosted *h, uint64_t i)
@@ -149,16 +152,45 @@ static bool find_short(struct hosted_window *w, uint32_t ranks, uint32_t micro_s
 	return true;
 }
 
-/* One that has not come, or not all of it, leaves the window without its micro-batches. false: no memory. */
-static bool take_ledger(struct hosted *h, const struct commit *k, struct hosted_window *w)
+/* Whether the ledgers of all parts have come, and all of each. */
+static bool is_whole(const struct hosted *h, uint64_t window)
 {
-	struct hosted_ledger *l = &h->ledger;
-	if (w->restored || !l->micro || l->window != k->window || l->n != l->total)
+	uint32_t i = 0;
+	while (i < h->n_parts && h->part[i].ledger.micro && h->part[i].ledger.window == window &&
+	       h->part[i].ledger.n == h->part[i].ledger.total)
+		i++;
+	return i == h->n_parts;
+}
+
+/* Those of all parts, in the order of the parts. false: no memory. */
+static bool join_ledgers(struct hosted *h, struct hosted_window *w)
+{
+	struct hosted_ledger *first = &h->part[0].ledger;
+	uint64_t total = 0;
+	for (uint32_t i = 0; i < h->n_parts; i++)
+		total += h->part[i].ledger.n;
+	w->micro = h->n_parts > 1 ? realloc(first->micro, (total + 1) * sizeof(*w->micro)) : first->micro;
+	if (!w->micro)
+		return false;
+	w->n_micros = first->n;
+	first->micro = NULL;
+	for (uint32_t i = 1; i < h->n_parts; i++) {
+		struct hosted_ledger *l = &h->part[i].ledger;
+		memcpy(w->micro + w->n_micros, l->micro, l->n * sizeof(*l->micro));
+		w->n_micros += l->n;
+		free(l->micro);
+		l->micro = NULL;
+	}
+	return true;
+}
+
+/* One that has not come, or not all of it, leaves the window without its micro-batches. false: no memory. */
+static bool take_ledgers(struct hosted *h, const struct commit *k, struct hosted_window *w)
+{
+	if (w->restored || !is_whole(h, k->window))
 		return true;
-	w->micro = l->micro;
-	w->n_micros = l->n;
-	l->micro = NULL;
-	return find_lags(w, h->spec->max_micro_size) && find_short(w, h->spec->ranks, k->micro_size);
+	return join_ledgers(h, w) && find_lags(w, h->spec->max_micro_size) &&
+	       find_short(w, h->spec->ranks, k->micro_size);
 }
 
 void hosted_history_decided(struct hosted *h, const struct commit *k)
@@ -209,7 +241,7 @@ void hosted_history_applied(struct hosted *h)
 	if (!w || !w->durable || !k || k->window != w->window || phase == COORD_PERSIST || phase == COORD_COMMIT)
 		return;
 	h->deciding = NULL;
-	if (take_ledger(h, k, w))
+	if (take_ledgers(h, k, w))
 		put_window(h, k, w);
 	else
 		window_free(w);

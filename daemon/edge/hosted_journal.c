@@ -5,15 +5,31 @@
 
 #include "base/log.h"
 #include "cluster/job_records.h"
+#include "edge/hosted_nodes.h"
 #include "edge/hosted_past.h"
 #include "edge/hosted_waits.h"
+#include "edge/placing.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 struct pending_commit {
 	struct hosted *h;
 	uint64_t window;
+	struct decided told; /* for the nodes of parts elsewhere; counted NULL: for nobody */
 };
+
+/* A node that comes back must know the last windows; one that is here keeps them as long as this gaccd. Without memory
+ * it does not hear of this one. */
+static struct decided told_of(const struct hosted *h, const struct commit *k, const uint64_t *counted, uint32_t n_words)
+{
+	struct decided told = { .commit = *k, .n_words = n_words };
+	if (hosted_parts_here(h) < h->n_parts)
+		told.counted = malloc(n_words * sizeof(*counted) + 1);
+	if (told.counted)
+		memcpy(told.counted, counted, n_words * sizeof(*counted));
+	return told;
+}
 
 static void on_commit_durable(void *arg, enum status st)
 {
@@ -21,6 +37,8 @@ static void on_commit_durable(void *arg, enum status st)
 	daemon_check_store(st);
 	if (!st)
 		hosted_history_durable(p->h, p->window);
+	if (p->told.counted && (st || !placing_note_window(p->h, &p->told)))
+		free(p->told.counted);
 	coord_on_persisted(p->h->coord, p->window, st, daemon_now(p->h->d));
 }
 
@@ -33,7 +51,7 @@ void hosted_persist_commit(void *ctx, const struct commit *k, const uint64_t *co
 	struct pending_commit *p = malloc(sizeof(*p));
 	enum status st = ST_NO_MEMORY;
 	if (payload && p) {
-		*p = (struct pending_commit){ h, k->window };
+		*p = (struct pending_commit){ h, k->window, told_of(h, k, counted, n_words) };
 		struct journal_record r = { .kind = JOURNAL_COMMIT,
 					    .commit = { .job = h->id,
 							.epoch = k->epoch,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Takes the portions of ledgers that the nodes of parts send, and keeps the newest ledger of each job. For links. Loop
+/* Takes the portions of ledgers that the nodes of parts send, and keeps the newest ledger of each part. For links. Loop
  * thread. */
 #include "edge/hosted_ledger.h"
 
@@ -10,9 +10,8 @@
 #include <stdlib.h>
 
 /* A new ledger; the one before is no longer waited for. */
-static void begin(struct hosted *h, const struct part_ledger *l)
+static void begin(struct hosted_ledger *to, const struct part_ledger *l)
 {
-	struct hosted_ledger *to = &h->ledger;
 	free(to->micro);
 	*to = (struct hosted_ledger){ .incarnation = l->incarnation, .window = l->window, .total = l->total };
 	to->micro = malloc((l->total + 1) * sizeof(*to->micro));
@@ -36,13 +35,13 @@ static void append(struct hosted_ledger *to, const struct part_ledger *l)
 }
 
 /* A portion that does not follow the last one is of no use, and neither are those behind it. */
-static void take(struct hosted *h, const struct part_ledger *l)
+static void take(struct hosted *h, uint32_t part, const struct part_ledger *l)
 {
-	struct hosted_ledger *to = &h->ledger;
-	if (l->job_id != h->id || l->part || l->epoch != coord_epoch(h->coord) || is_older(to, l))
+	struct hosted_ledger *to = &h->part[part].ledger;
+	if (l->job_id != h->id || l->part != part || l->epoch != coord_epoch(h->coord) || is_older(to, l))
 		return;
 	if (!l->first)
-		begin(h, l);
+		begin(to, l);
 	if (to->micro && to->incarnation == l->incarnation && to->window == l->window && to->total == l->total &&
 	    to->n == l->first)
 		append(to, l);
@@ -50,17 +49,17 @@ static void take(struct hosted *h, const struct part_ledger *l)
 
 void hosted_take_ledger(struct daemon *d, const struct link_message *m)
 {
-	struct hosted *h = hosted_find(d, m->job);
+	struct hosted *h = hosted_of_message(d, m);
 	struct part_ledger l;
 	char why[200];
-	if (!h || !h->coord)
-		return; /* it is over */
+	if (!h)
+		return;
 	const struct message_bounds bounds = message_bounds_of(h->spec);
 	enum status st = ledger_unpack(m->bytes, m->n, &bounds, &l, why, sizeof(why));
 	if (st == ST_VERSION_SKEW)
 		links_refuse(m, why);
 	if (st)
 		return;
-	take(h, &l);
+	take(h, m->part, &l);
 	ledger_release(&l);
 }

@@ -5,6 +5,7 @@
 
 #include "base/array.h"
 #include "edge/checkpoints.h"
+#include "edge/hosted_nodes.h"
 #include "edge/hosted_ports.h"
 #include "edge/launching.h"
 #include "edge/placing.h"
@@ -17,15 +18,19 @@ void hosted_drop_machines(struct hosted *h)
 {
 	if (h->coord)
 		placing_drop(h);
+	hosted_nodes_forget(h);
 	coord_free(h->coord);
 	h->coord = NULL;
 	shared_drop(h->tensors);
 	h->tensors = NULL;
-	/* the part is no longer this job's */
-	free(h->seen);
-	free(h->ledger.micro);
-	h->seen = NULL;
-	h->ledger = (struct hosted_ledger){ 0 };
+	for (uint32_t i = 0; i < h->n_parts; i++) { /* they are no longer this job's */
+		free(h->part[i].seen);
+		free(h->part[i].refusal);
+		free(h->part[i].ledger.micro);
+	}
+	free(h->part);
+	h->part = NULL;
+	h->n_parts = 0;
 }
 
 void hosted_free(struct hosted *h)
@@ -42,11 +47,39 @@ void hosted_free(struct hosted *h)
 
 void hosted_free_all(struct daemon *d)
 {
-	for (uint32_t i = 0; i < d->n_jobs; i++)
-		hosted_free(d->job[i]);
+	while (d->n_jobs) { /* one that is freed looks at those that are left (hosted_nodes_forget) */
+		struct hosted *last = d->job[--d->n_jobs];
+		hosted_free(last);
+	}
 	free(d->job);
 	d->job = NULL;
-	d->n_jobs = 0;
+}
+
+/* Its coordinator and its parts, each of which has a block of the ranks. ST_NO_MEMORY. */
+static enum status make_parts(struct hosted *h)
+{
+	const uint32_t n = h->spec->parts, ranks = h->spec->ranks;
+	struct part_ranks *part = calloc(n, sizeof(*part));
+	uint32_t *rank = malloc(ranks * sizeof(*rank));
+	const struct coord_ports ports = hosted_coord_ports(h);
+	enum status st = ST_NO_MEMORY;
+	h->part = calloc(n, sizeof(*h->part));
+	h->n_parts = h->part ? n : 0;
+	for (uint32_t r = 0; rank && r < ranks; r++)
+		rank[r] = r;
+	for (uint32_t i = 0; part && rank && i < n; i++) {
+		uint32_t first = part_block(ranks, n, i);
+		part[i] = (struct part_ranks){ part_block(ranks, n, i + 1) - first, rank + first };
+	}
+	if (h->part)
+		st = hosted_nodes_assign(h);
+	if (part && rank && h->part && !st)
+		st = coord_new(&h->coord, h->id, h->spec, h->d->term, n, part, &ports);
+	if (!st && n > 1)
+		st = coord_set_collectives(h->coord, (int64_t)h->d->node.conf->coll.stall_ms * 1000000);
+	free(part);
+	free(rank);
+	return st;
 }
 
 enum status hosted_new(struct daemon *d, uint64_t id, uint32_t uid, const char *user, struct prepared *p,
@@ -57,16 +90,15 @@ enum status hosted_new(struct daemon *d, uint64_t id, uint32_t uid, const char *
 	struct hosted *h = hosted_make(d, id, uid, user, specification_new(p), HOSTED_EVENTS);
 	if (!h)
 		return ST_NO_MEMORY;
-	const struct coord_ports cp = hosted_coord_ports(h);
 	enum status st = saving_new(h);
 	if (!st)
-		st = coord_new(&h->coord, id, h->spec, d->term, 1, NULL, &cp);
+		st = make_parts(h);
 	if (st) {
 		hosted_free(h);
 		return st;
 	}
 	if (p->set.n)
-		st = part_need(&d->node, h->spec, &p->set.arena, &h->place.need);
+		st = hosted_need(h, &p->set.arena, &h->place.need);
 	if (st)
 		hosted_free(h);
 	else

@@ -27,12 +27,12 @@ void hosted_fail_norms(struct hosted *h, enum status st, const char *why)
 }
 
 /* The rows that the engine left with the vote for this commit; NULL: it has left none. */
-static const struct tensor_norm *norms_of(const struct hosted *h, struct part *p, const struct commit *k)
+static const struct tensor_norm *norms_of(struct part *p, const struct commit *k)
 {
 	struct control_state state;
 	struct control_page page;
 	bool corrupt;
-	if (!p || !part_control_page(p, &page) || control_state_init(&state, h->spec->ranks, h->spec->max_micro_size))
+	if (!p || !part_control_page(p, &page) || control_state_init(&state, p->spec->ranks, p->spec->max_micro_size))
 		return NULL;
 	bool ok = control_page_read(&page, &state, &corrupt) && state.r.prepared_norms && state.r.window == k->window &&
 		  state.r.prepared_term == k->term && state.r.prepared_attempt == k->attempt;
@@ -123,8 +123,8 @@ static void send_norms(struct norms_reply *p, struct rpc_call *call, uint64_t wi
 void hosted_norms(void *ctx, const struct commit *k)
 {
 	struct hosted *h = ctx;
-	struct part *part = hosted_part(h);
-	const struct tensor_norm *norms = norms_of(h, part, k);
+	struct part *part = hosted_part_here(h, 0); /* each has those of the sum over all parts */
+	const struct tensor_norm *norms = norms_of(part, k);
 	uint64_t n = norms ? job_arena(part->job)->n_tensors : 0;
 	struct norms_reply *p = calloc(1, sizeof(*p));
 	struct rpc_call *call;

@@ -3,6 +3,8 @@
  * thread. */
 #include "edge/hosted_ports.h"
 
+#include "base/log.h"
+#include "cluster/board_message.h"
 #include "cluster/event_message.h"
 #include "cluster/placed_message.h"
 #include "cluster/report_message.h"
@@ -24,58 +26,101 @@ static void on_event(void *ctx, uint64_t job, bool warning, const char *reason, 
 
 void hosted_take_report(struct daemon *d, const struct link_message *m)
 {
-	struct hosted *h = hosted_find(d, m->job);
+	struct hosted *h = hosted_of_message(d, m);
 	struct report r;
 	char why[200];
-	if (!h || !h->coord)
-		return; /* it is over */
-	const struct part_ranks all = { h->spec->ranks, NULL };
-	enum status st = report_unpack(m->bytes, m->n, &all, h->spec->max_micro_size, &r, why, sizeof(why));
+	if (!h)
+		return;
+	const struct part_ranks all = { h->spec->ranks, NULL }; /* takes less time than a list of them */
+	const struct message_bounds bounds = message_bounds_of(h->spec);
+	const struct part_ranks *ranks = h->n_parts > 1 ? coord_part_ranks(h->coord, m->part) : &all;
+	enum status st = report_unpack(m->bytes, m->n, ranks, &bounds, &r, why, sizeof(why));
 	if (st == ST_NO_MEMORY)
 		return; /* it is repeated */
 	if (st) {
 		links_refuse(m, why);
 		return;
 	}
-	placing_answered(h);
-	coord_on_report(h->coord, &r, daemon_now(d));
+	if (r.part == m->part) {
+		placing_answered(h, r.part);
+		coord_on_report(h->coord, &r, daemon_now(d));
+	} else {
+		links_refuse(m, "Report.part is another one");
+	}
 	report_release(&r);
+}
+
+/* What is dropped is of an engine that is gone, or comes again. */
+void hosted_take_blob(struct daemon *d, const struct link_message *m)
+{
+	struct hosted *h = hosted_of_message(d, m);
+	struct held_blob b;
+	char why[200];
+	if (!h)
+		return;
+	enum status st = blob_unpack(m->bytes, m->n, h->n_parts, &b, why, sizeof(why));
+	if (st == ST_VERSION_SKEW)
+		links_refuse(m, why);
+	if (st)
+		return;
+	if (b.blob.part == m->part)
+		st = coord_on_blob(h->coord, &b.blob, daemon_now(d));
+	else
+		links_refuse(m, "PartBlob.part is another one");
+	if (st)
+		log_job(h->id, LOG_DEBUG, "LinkMessage",
+			"the address of the engine of part %u for communicator %llu is dropped: %s", m->part,
+			(unsigned long long)b.blob.comm, status_info(st)->text);
+	blob_release(&b);
+}
+
+/* The submitter hears that all parts are there, or why the first of those is not that cannot be. */
+static void tell_submitter(struct hosted *h, const struct placed *p)
+{
+	char why[sizeof(p->text) + 16];
+	uint32_t i = 0;
+	h->part[p->part].ready = p->status == ST_OK;
+	while (i < h->n_parts && h->part[i].ready)
+		i++;
+	hosted_part_text(h, p->part, p->text, why, sizeof(why));
+	if (p->status || i == h->n_parts)
+		submitting_done(h, p->status, why);
 }
 
 void hosted_take_placed(struct daemon *d, const struct link_message *m)
 {
-	struct hosted *h = hosted_find(d, m->job);
+	struct hosted *h = hosted_of_message(d, m);
 	struct placed p;
 	char why[200];
-	if (!h || !h->coord)
-		return; /* it is over */
+	if (!h)
+		return;
 	enum status st = placed_unpack(m->bytes, m->n, &p, why, sizeof(why));
 	if (st == ST_VERSION_SKEW)
 		links_refuse(m, why);
-	if (st || p.job_id != h->id || p.epoch != coord_epoch(h->coord))
+	if (st || p.job_id != h->id || p.part != m->part || p.epoch != coord_epoch(h->coord))
 		return; /* it is repeated, or of an earlier placement */
 	if (p.refused) {
-		placing_refused(h, p.status, p.text);
+		placing_refused(h, p.part, p.status, p.text);
 	} else {
-		placing_answered(h);
-		h->changed = true; /* it may have another engine */
-		if (!p.status)
+		placing_answered(h, p.part);
+		h->changed = true;	  /* it may have another engine */
+		if (!p.status && !p.part) /* all parts have the same parameters: the first is asked for checkpoints */
 			saving_on_placed(h, p.save_bytes, p.carry_bytes);
-		submitting_done(h, p.status, p.text);
+		tell_submitter(h, &p);
 	}
 }
 
 void hosted_take_event(struct daemon *d, const struct link_message *m)
 {
-	struct hosted *h = hosted_find(d, m->job);
+	struct hosted *h = hosted_of_message(d, m);
 	struct part_event e;
 	char why[200];
-	if (!h || !h->coord)
-		return; /* it is over */
+	if (!h)
+		return;
 	enum status st = event_unpack(m->bytes, m->n, h->spec->ranks, &e, why, sizeof(why));
 	if (st == ST_VERSION_SKEW)
 		links_refuse(m, why);
-	else if (!st && e.job_id == h->id && e.epoch == coord_epoch(h->coord))
+	else if (!st && e.job_id == h->id && e.part == m->part && e.epoch == coord_epoch(h->coord))
 		hosted_part_event(h, &e);
 }
 
@@ -108,14 +153,29 @@ static void on_persist_end(void *ctx, uint64_t job, enum status end, const char 
 		hosted_write_end(ctx, end, reason);
 }
 
+/* Nobody waits for it: a gaccd that finds nothing of it in the journal will find the same reason. */
+static void on_hold(void *ctx, uint64_t job, const char *reason)
+{
+	struct hosted *h = ctx;
+	const struct journal_record r = { .kind = JOURNAL_HOLD, .hold = { h->id, reason } };
+	if (!persist_put(h->d->persist, &r, hosted_on_written, h))
+		hosted_hold(h);
+}
+
 static void on_order(void *ctx, uint32_t part, const struct order *o)
 {
 	struct hosted *h = ctx;
-	if (!h->place.wanted)
-		return; /* nobody has the part */
+	if (!h->part[part].wanted)
+		return; /* nobody has it */
 	if (o->run && o->want != WANT_END && !params_are_durable(h))
 		return; /* sent again when they are */
-	links_send_order(h->d, part, o);
+	links_send_order(h->d, h->part[part].node, part, o);
+}
+
+static void on_board(void *ctx, uint32_t part, const struct part_board *b)
+{
+	const struct hosted *h = ctx;
+	links_send_board(h->d, h->part[part].node, part, b);
 }
 
 static void on_changed(void *ctx, uint64_t job)
@@ -146,8 +206,10 @@ struct coord_ports hosted_coord_ports(struct hosted *h)
 {
 	return (struct coord_ports){ .ctx = h,
 				     .order = on_order,
+				     .board = on_board,
 				     .persist_commit = hosted_persist_commit,
 				     .persist_end = on_persist_end,
+				     .hold = on_hold,
 				     .event = on_event,
 				     .changed = on_changed,
 				     .norms = hosted_norms,

@@ -7,7 +7,8 @@
 #include "edge/links.h"
 
 struct coord_ports hosted_coord_ports(struct hosted *);
-/* A report about a part of a job that is coordinated here; what has become of its placement; its events. */
-links_take hosted_take_report, hosted_take_placed, hosted_take_event;
+/* A report about a part of a job that is coordinated here; the address of its engine; what has become of its placement;
+ * its events. */
+links_take hosted_take_report, hosted_take_blob, hosted_take_placed, hosted_take_event;
 
 #endif

@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/machine.h"
 #include "control/queue.h"
+#include "edge/hosted_nodes.h"
 #include "edge/launching.h"
 #include "edge/restoring.h"
 #include "edge/submitting.h"
@@ -17,7 +18,7 @@
 
 #define MEMORY_MARGIN (UINT64_C(256) << 20) /* left to the rest of the node */
 #define SEGMENTS_BESIDE_SLOTS 8		    /* at most: plan_segments */
-#define PER_JOB 3			    /* descriptors: the plan, the engine's socket, the launcher's */
+#define PER_PART 3			    /* descriptors: the plan, the engine's socket, the launcher's */
 /* a call's connection, the attach socket's, a duplicate of each to count it by */
 #define PER_RANK 4
 #define PER_MAILBOX 4			  /* engine/mailbox.h: struct mailbox_fds */
@@ -46,20 +47,35 @@ static uint64_t less(uint64_t limit, uint64_t part)
  * the coordinator was told may be of a second ago. */
 static uint64_t bytes_here(const struct hosted *h)
 {
-	const struct part *p = part_find(&h->d->node, h->id);
-	return h->kept_bytes + (p ? p->mem.bytes : 0);
+	uint64_t bytes = h->kept_bytes;
+	for (const struct part *p = part_first(&h->d->node, h->id); p; p = part_next(p))
+		bytes += p->mem.bytes;
+	return bytes;
 }
 
+static bool all_have_memory(const struct hosted *h)
+{
+	uint32_t n = 0;
+	for (const struct part *p = part_first(&h->d->node, h->id); p; p = part_next(p))
+		n += p->mem.bytes != 0;
+	return n >= hosted_parts_here(h);
+}
+
+/* What is set aside is the job's until the last of its parts has its memory. */
 static uint64_t in_use(const struct hosted *h)
 {
 	uint64_t bytes = bytes_here(h);
-	return bytes || hosted_ended(h) ? bytes : h->admission.reserved;
+	bool whole = h->n_parts ? all_have_memory(h) : bytes != 0; /* no parts: the job is set aside */
+	return hosted_ended(h) || whole || bytes > h->admission.reserved ? bytes : h->admission.reserved;
 }
 
-static bool is_promised(const struct hosted *h)
+/* Of bytes_here, what the machine has given already. */
+static uint64_t taken_here(const struct hosted *h)
 {
-	const struct part *p = part_find(&h->d->node, h->id);
-	return !bytes_here(h) || (p && p->mem.allocating);
+	uint64_t bytes = h->kept_bytes;
+	for (const struct part *p = part_first(&h->d->node, h->id); p; p = part_next(p))
+		bytes += p->mem.allocating ? 0 : p->mem.bytes;
+	return bytes;
 }
 
 /* Memory that is reserved but not allocated yet still counts as available to the machine, so it is subtracted here. */
@@ -69,7 +85,7 @@ static void fill_limits(struct queue_list *q, const struct daemon *d)
 	uint64_t promised = MEMORY_MARGIN;
 	machine_memory_read("", &m);
 	for (size_t i = 0; i < q->n; i++)
-		promised += q->live[i] && is_promised(q->live[i]) ? in_use(q->live[i]) : 0;
+		promised += q->live[i] ? less(in_use(q->live[i]), taken_here(q->live[i])) : 0;
 	q->limits =
 		(struct queue_limits){ .host_memory = d->node.conf->limits.host_memory,
 				       .host_memory_per_user = d->node.conf->limits.host_memory_per_user,
@@ -86,7 +102,7 @@ static void fill_limits(struct queue_list *q, const struct daemon *d)
 static uint64_t left_descriptors(const struct hosted *h)
 {
 	uint64_t left = bytes_here(h) ? h->admission.descriptors : less(h->admission.descriptors, h->admission.stored);
-	return left > PER_JOB ? left : PER_JOB; /* of a job of an earlier gaccd nobody has counted them */
+	return left > PER_PART ? left : PER_PART; /* of a job of an earlier gaccd nobody has counted them */
 }
 
 static void add(struct queue_list *q, struct hosted *h, const struct hosted *without)
@@ -110,9 +126,9 @@ static void add(struct queue_list *q, struct hosted *h, const struct hosted *wit
 }
 
 /* Jobs that others coordinate have only their memory here. */
-static void add_part(struct queue_list *q, const struct daemon *d, const struct part *p)
+static void add_part(struct queue_list *q, const struct daemon *d, const struct part *p, const struct part *without)
 {
-	if (hosted_find(d, p->id) || !p->mem.bytes)
+	if (p == without || hosted_find(d, p->id) || !p->mem.bytes)
 		return;
 	q->job[q->n++] = (struct queue_job){ .id = p->id, .uid = p->uid, .user = p->user, .bytes = p->mem.bytes };
 }
@@ -124,7 +140,8 @@ static int by_id(const void *a, const void *b)
 }
 
 /* `pending`: those that are not durable yet, too; their ids are higher than all others'. */
-static bool list_jobs(const struct daemon *d, const struct hosted *without, bool pending, struct queue_list *q)
+static bool list_jobs(const struct daemon *d, const struct hosted *without, const struct part *without_part,
+		      bool pending, struct queue_list *q)
 {
 	size_t n_pending = 0;
 	struct hosted *all[256]; /* more submissions at one moment are counted when they are durable */
@@ -143,7 +160,7 @@ static bool list_jobs(const struct daemon *d, const struct hosted *without, bool
 	for (size_t i = 0; i < n_pending; i++)
 		add(q, all[i], without);
 	for (uint32_t i = 0; i < d->node.n_parts; i++)
-		add_part(q, d, d->node.part[i]);
+		add_part(q, d, d->node.part[i], without_part);
 	fill_limits(q, d);
 	queue_judge(&q->limits, q->job, q->n);
 	return true;
@@ -156,19 +173,44 @@ static void note_overtaken(const struct queue_list *q)
 			q->live[i]->admission.overtaken = q->job[i].overtaken;
 }
 
-/* What a part of this specification may come to need. No user can have more connections than connections_per_user to
- * each socket. */
-static void find_descriptors(const struct node *n, const struct job_spec *s, uint64_t *out, uint64_t *out_stored)
+/* What so many parts, with these ranks together and these slots, may come to need. No user can have more connections
+ * than connections_per_user to each socket. */
+static uint64_t descriptors_of(const struct node *n, uint32_t n_parts, uint64_t ranks, bool mailboxes, uint64_t stored)
 {
-	uint64_t connections = n->conf->listen.connections_per_user;
-	uint64_t per_rank = PER_RANK + (job_offers_mailboxes(s) ? PER_MAILBOX : 0);
-	*out_stored = SEGMENTS_BESIDE_SLOTS + spec_slots(s);
-	*out = *out_stored + PER_JOB + per_rank * (s->ranks < connections ? s->ranks : connections);
+	const uint64_t connections = n->conf->listen.connections_per_user;
+	const uint64_t per_rank = PER_RANK + (mailboxes ? PER_MAILBOX : 0);
+	return stored + (uint64_t)PER_PART * n_parts + per_rank * (ranks < connections ? ranks : connections);
 }
 
-enum status hosted_queue_check_held(size_t n_stored, size_t n_jobs)
+/* Of the parts that are on this node. */
+static void find_descriptors(const struct hosted *h, uint64_t *out, uint64_t *out_stored)
 {
-	uint64_t limit = descriptors_limit(), need = n_stored + PER_JOB * n_jobs + QUEUE_OWN_DESCRIPTORS;
+	struct job_spec own = *h->spec;
+	const uint32_t n_here = hosted_parts_here(h);
+	uint64_t ranks = 0;
+	bool mailboxes = false;
+	*out_stored = (uint64_t)SEGMENTS_BESIDE_SLOTS * n_here;
+	for (uint32_t i = 0; i < h->n_parts; i++) {
+		if (h->part[i].node)
+			continue;
+		own.ranks = coord_part_ranks(h->coord, i)->n;
+		ranks += own.ranks;
+		*out_stored += spec_slots(&own);
+		mailboxes = mailboxes || job_offers_mailboxes(&own);
+	}
+	*out = descriptors_of(&h->d->node, n_here, ranks, mailboxes, *out_stored);
+}
+
+/* Of one part. */
+static void find_descriptors_of(const struct part *p, uint64_t *out, uint64_t *out_stored)
+{
+	*out_stored = SEGMENTS_BESIDE_SLOTS + (uint64_t)spec_slots(p->spec);
+	*out = descriptors_of(p->node, 1, p->spec->ranks, job_offers_mailboxes(p->spec), *out_stored);
+}
+
+enum status hosted_queue_check_held(size_t n_stored, size_t n_parts)
+{
+	uint64_t limit = descriptors_limit(), need = n_stored + PER_PART * n_parts + QUEUE_OWN_DESCRIPTORS;
 	if (need <= limit)
 		return ST_OK;
 	log_error(
@@ -196,7 +238,7 @@ void hosted_queue_warn(struct daemon *d)
 
 static void find_need(struct hosted *h)
 {
-	find_descriptors(&h->d->node, h->spec, &h->admission.descriptors, &h->admission.stored);
+	find_descriptors(h, &h->admission.descriptors, &h->admission.stored);
 	h->admission.need = h->place.need ? h->place.need : h->spec->host_memory;
 }
 
@@ -205,7 +247,7 @@ enum status hosted_queue_admit(struct hosted *h, char *why, size_t n_why)
 	struct queue_list q;
 	struct queue_verdict v;
 	find_need(h);
-	if (!list_jobs(h->d, h, true, &q))
+	if (!list_jobs(h->d, h, NULL, true, &q))
 		return ST_NO_MEMORY;
 	struct queue_job c = { .id = h->id,
 			       .uid = h->uid,
@@ -225,19 +267,50 @@ enum status hosted_queue_admit(struct hosted *h, char *why, size_t n_why)
 	return ST_OK;
 }
 
+/* What all parts of the job on this node will have, of which p is to have `bytes`; and what the machine has given the
+ * others already. */
+static enum status find_whole(const struct hosted *h, const struct part *p, uint64_t bytes, uint64_t *out,
+			      uint64_t *out_taken)
+{
+	enum status st = ST_OK;
+	*out = bytes;
+	*out_taken = 0;
+	for (uint32_t i = 0; i < h->n_parts && !st; i++) {
+		const struct part *is = hosted_part_here(h, i);
+		uint64_t need = is ? is->mem.bytes : 0;
+		if (i == p->number || h->part[i].node)
+			continue;
+		*out_taken += is && !is->mem.allocating ? need : 0;
+		if (!need)
+			st = hosted_part_need(h, i, job_arena(p->job), &need);
+		*out += need;
+	}
+	return st;
+}
+
 enum status hosted_queue_fits(const struct part *p, uint64_t bytes, char *why, size_t n_why)
 {
 	const struct daemon *d = daemon_of_node(p->node);
+	struct hosted *h = hosted_find(d, p->id);
 	struct queue_list q;
 	struct queue_verdict v;
 	struct queue_job c = { .id = p->id, .uid = p->uid, .user = p->user, .bytes = bytes };
-	find_descriptors(p->node, p->spec, &c.descriptors, &c.stored);
-	if (!list_jobs(d, hosted_find(d, p->id), true, &q))
+	uint64_t taken = 0;
+	find_descriptors_of(p, &c.descriptors, &c.stored);
+	if (h && h->n_parts > 1) { /* of all of them */
+		c.descriptors = h->admission.descriptors;
+		c.stored = h->admission.stored;
+	}
+	enum status st = h ? find_whole(h, p, bytes, &c.bytes, &taken) : ST_OK;
+	if (st || !list_jobs(d, h, p, true, &q))
 		return ST_NO_MEMORY;
+	q.limits.available += taken;
 	queue_fits(&q.limits, q.job, q.n, &c, &v);
 	list_free(&q);
 	if (v.status)
 		snprintf(why, n_why, "%s", v.why);
+	else if (h && h->n_parts > 1 && h->admission.reserved < c.bytes)
+		h->admission.reserved = c.bytes;
 	return v.status;
 }
 
@@ -288,7 +361,7 @@ void hosted_queue_run(struct daemon *d, struct now now)
 	for (uint32_t i = 0; i < d->n_jobs; i++)
 		if (d->job[i]->admission.queued && hosted_ended(d->job[i]))
 			leave_queue(d->job[i]);
-	if (!list_jobs(d, NULL, false, &q))
+	if (!list_jobs(d, NULL, NULL, false, &q))
 		return; /* the tick tries again */
 	for (uint32_t i; (i = queue_next(&q.limits, q.job, q.n)) != QUEUE_NONE; started = true) {
 		start(q.live[i], now);

@@ -12,6 +12,7 @@
 #include "edge/journal_keep.h"
 #include "edge/launching.h"
 #include "edge/links.h"
+#include "edge/part_record.h"
 #include "edge/placing.h"
 #include "edge/restoring.h"
 #include "gacc/v1/common.pb-c.h"
@@ -91,7 +92,7 @@ static enum status need_of(struct hosted *h, const Gacc__V1__JobSpec *pb, char *
 	if (!st)
 		st = tensor_set_init(&set, h->spec, t, pb->n_tensors, why, n_why);
 	if (!st)
-		st = part_need(&h->d->node, h->spec, &set.arena, &h->place.need);
+		st = hosted_need(h, &set.arena, &h->place.need);
 	tensor_set_fini(&set);
 	free(t);
 	return st;
@@ -213,8 +214,8 @@ static enum status last_window(void *arg, const struct journal_window *w)
 	return ST_OK;
 }
 
-/* The placement is delivered at once, and so is its answer: what this node keeps for its parts must be taken before
- * gaccd serves. Of a job whose checkpoint is read again nothing is kept: it had not begun. */
+/* The placements are delivered at once, and so are their answers: what this node keeps for its parts must be taken
+ * before gaccd serves. Of a job whose checkpoint is read again nothing is kept: it had not begun. */
 static enum status place(struct hosted *h)
 {
 	restoring_place(h, daemon_now(h->d));
@@ -246,7 +247,9 @@ static enum status check_held(const struct daemon *d)
 {
 	size_t n = 0;
 	for (uint32_t i = 0; i < d->n_jobs; i++)
-		n += d->job[i]->coord != NULL;
+		n += d->job[i]->n_parts;
+	for (const struct part_record *r = d->record; r; r = r->next)
+		n++;
 	return hosted_queue_check_held(d->node.n_stored, n);
 }
 
@@ -287,8 +290,10 @@ enum status hosted_recover(struct daemon *d)
 		fdstore_starting(d->node.fdstore, daemon_now(d).mono_ns);
 		st = restore_rows(d->job[i]);
 	}
-	for (uint32_t i = 0; i < d->n_jobs && !st; i++) /* from here on pool threads may have journal and history */
+	for (uint32_t i = 0; i < d->n_jobs && !st; i++) { /* from here on pool threads may have journal and history */
+		fdstore_starting(d->node.fdstore, daemon_now(d).mono_ns); /* each part reads the specification */
 		st = take_up(d->job[i]);
+	}
 	if (!st)
 		hosted_queue_warn(d);
 	return st;

@@ -58,27 +58,40 @@ static void hurry_older(const struct daemon *d, uint32_t uid)
 	}
 }
 
-/* What its part was last said to be; NULL: there is none. A node that has had one repeats its view, so long silence
- * means that it has none any more. */
-static const struct part_view *part_of(const struct hosted *h, struct now now)
+/* What of its parts is left at their nodes. */
+struct left {
+	bool parts, memory, links; /* parts: some that have not ended */
+};
+
+/* A node that has had a part repeats its view, so long silence means that it has none any more. */
+static struct left find_left(const struct hosted *h, struct now now)
 {
-	return h->seen && now.mono_ns - h->seen->heard_ns < SILENT_NS ? &h->seen->view : NULL;
+	struct left left = { false, false, false };
+	for (uint32_t i = 0; i < h->n_parts; i++) {
+		const struct hosted_seen *seen = h->part[i].seen;
+		if (!seen || now.mono_ns - seen->heard_ns >= SILENT_NS)
+			continue;
+		left.parts |= !seen->view.ended || seen->view.allocating;
+		left.memory |= !seen->view.released;
+		left.links |= seen->view.links != 0;
+	}
+	return left;
 }
 
-/* A job is released when nothing uses it any more. Its part gives its memory back by itself (parts.c). */
+/* A job is released when nothing uses it any more. Its parts give their memory back by themselves (parts.c). */
 void hosted_end_tick(struct hosted *h, struct now now)
 {
-	const struct part_view *p = hosted_ended(h) ? part_of(h, now) : NULL;
-	if (!hosted_ended(h) || (p && (!p->ended || p->allocating)))
+	const struct left left = find_left(h, now);
+	if (!hosted_ended(h) || left.parts)
 		return;
 	if (!h->released_ns) {
 		h->released_ns = now.mono_ns;
 		hurry_older(h->d, h->uid);
-	} else if ((!p || p->released) && !h->renewed) { /* what the last sessions did has been reported */
+	} else if (!left.memory && !h->renewed) { /* what the last sessions did has been reported */
 		hosted_past_renew(h, now);
 		h->renewed = true;
 	}
-	bool told = !h->watchers.n && !h->waits && !h->norms_calls.n && !h->changed && (!p || !p->links);
+	bool told = !h->watchers.n && !h->waits && !h->norms_calls.n && !h->changed && !left.links;
 	bool due = h->renewed && (h->hurried || now.mono_ns - h->released_ns > RETIRE_AFTER_NS);
 	if (due && told && !h->n_holders && !h->deciding && launching_over(h))
 		retire(h, now);

@@ -7,6 +7,7 @@
 #include "edge/checkpoints.h"
 #include "edge/disk_watch.h"
 #include "edge/hosted_life.h"
+#include "edge/hosted_nodes.h"
 #include "edge/hosted_queue.h"
 #include "edge/launching.h"
 #include "edge/restoring.h"
@@ -126,7 +127,16 @@ static enum status make(struct daemon *d, const struct submit *s, struct hosted 
 			size_t n_why)
 {
 	struct prepared *p = s->prepared;
+	if (d->away) {
+		snprintf(why, n_why,
+			 "jobs are made by the coordinator of the cluster, %.200s: submit the job first, then attach "
+			 "to it",
+			 d->node.conf->cluster.coordinator);
+		return ST_NOT_SUPPORTED;
+	}
 	enum status st = p->status ? ST_OK : disk_watch_admit(d, "a new job", p->n, why, n_why);
+	if (!st && !p->status)
+		st = hosted_nodes_check(d, &p->spec, field, why, n_why);
 	if (st)
 		return st;
 	st = hosted_new(d, d->last_job + 1, s->uid, s->user, p, out);

@@ -3,6 +3,7 @@
  * watch or wait. For daemon.c. Loop thread. */
 #include "edge/hosted_life.h"
 
+#include "cluster/placed_message.h"
 #include "edge/checkpoints.h"
 #include "edge/hosted_aside.h"
 #include "edge/hosted_norms.h"
@@ -31,7 +32,9 @@ static bool refused_tick(struct hosted *h, struct now now)
 			launching_free(h);
 		return aside;
 	}
-	const char *why = h->place.why ? h->place.why : status_info(h->place.refused)->text;
+	char why[PLACED_TEXT + 16];
+	hosted_part_text(h, h->place.refused_part, h->place.why ? h->place.why : status_info(h->place.refused)->text,
+			 why, sizeof(why));
 	submitting_done(h, h->place.refused, why); /* ends the job, where somebody waits */
 	if (coord_phase(h->coord) < COORD_ENDING)
 		coord_end(h->coord, h->place.refused, why, now);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Makes the protobuf message of a job from the state of its coordinator, and what the node of its part has said. For
+/* Makes the protobuf message of a job from the state of its coordinator, and what the nodes of its parts have said. For
  * the job methods, and for those who watch. Loop thread. */
 #include "edge/hosted_view.h"
 
+#include "edge/hosted_nodes.h"
 #include "control/launch.h"
 #include "edge/convert.h"
 #include "edge/hosted_past.h"
@@ -66,6 +67,16 @@ static bool add_spec(const struct hosted *h, unsigned parts, Gacc__V1__Job *j)
 	return j->spec != NULL;
 }
 
+/* Malloc'ed; NULL: no memory. */
+static char *name_of_node(const struct hosted *h, uint32_t part)
+{
+	char name[NODE_NAME_MAX + 1];
+	if (!h->part[part].node) /* of a gaccd alone it may be longer */
+		return strdup(h->d->node.conf->node.name);
+	hosted_node_name(h, part, name);
+	return strdup(name);
+}
+
 static bool add_ranks(const struct hosted *h, Gacc__V1__Job *j, struct now now)
 {
 	uint32_t n;
@@ -84,7 +95,7 @@ static bool add_ranks(const struct hosted *h, Gacc__V1__Job *j, struct now now)
 		}
 		gacc__v1__rank_status__init(r);
 		convert_rank(h->coord, &p[i], now, r, detail, DETAIL_BYTES);
-		r->node = strdup(h->d->node.conf->node.name);
+		r->node = name_of_node(h, hosted_part_with(h, i));
 		j->ranks[j->n_ranks++] = r;
 		if (!r->node)
 			return false;
@@ -181,12 +192,74 @@ static bool add_updates(const struct hosted *h, Gacc__V1__Job *j)
 	return true;
 }
 
-static void fill_part(const struct part_view *v, Gacc__V1__Job *j)
+/* All parts have the same tensors. The pid is that of the first part's engine. */
+static void fill_seen(const struct hosted *h, Gacc__V1__Job *j)
 {
-	j->engine_pid = v->engine_pid;
-	j->engine_restarts = v->engine_starts ? v->engine_starts - 1 : 0;
-	j->tensors = v->tensors;
-	j->parameters = v->parameters;
+	for (uint32_t i = h->n_parts; i--;) {
+		const struct part_view *v = h->part[i].seen ? &h->part[i].seen->view : NULL;
+		if (!v)
+			continue;
+		j->engine_pid = i ? 0 : v->engine_pid;
+		j->engine_restarts += v->engine_starts ? v->engine_starts - 1 : 0;
+		j->tensors = v->tensors;
+		j->parameters = v->parameters;
+	}
+}
+
+/* The bits that are set, as numbers. */
+static bool add_unreachable(uint64_t parts, Gacc__V1__JobPart *o)
+{
+	if (!parts)
+		return true;
+	o->unreachable = malloc((size_t)__builtin_popcountll(parts) * sizeof(*o->unreachable));
+	for (; o->unreachable && parts; parts &= parts - 1)
+		o->unreachable[o->n_unreachable++] = (uint32_t)__builtin_ctzll(parts);
+	return o->unreachable;
+}
+
+static bool add_part(const struct hosted *h, uint32_t part, Gacc__V1__Job *j)
+{
+	const struct part_view *v = h->part[part].seen ? &h->part[part].seen->view : NULL;
+	const struct part_ranks *ranks = coord_part_ranks(h->coord, part);
+	Gacc__V1__JobPart *o = malloc(sizeof(*o));
+	if (!o)
+		return false;
+	gacc__v1__job_part__init(o);
+	o->number = part;
+	o->first_rank = ranks->rank[0]; /* they are a block */
+	o->n_ranks = ranks->n;
+	o->communicator = coord_part_comm(h->coord, part);
+	if (v) {
+		o->engine_pid = v->engine_pid;
+		o->engine_restarts = v->engine_starts ? v->engine_starts - 1 : 0;
+		o->host_bytes = v->bytes;
+	}
+	o->node = name_of_node(h, part);
+	j->parts[j->n_parts++] = o;
+	return o->node && add_unreachable(coord_part_unreachable(h->coord, part), o);
+}
+
+/* Of a job of one part all is said in the job itself, unless it is elsewhere. */
+static bool add_parts(const struct hosted *h, Gacc__V1__Job *j)
+{
+	if (h->n_parts == 1 && !h->part[0].node)
+		return true;
+	j->parts = calloc(h->n_parts, sizeof(*j->parts));
+	for (uint32_t i = 0; j->parts && i < h->n_parts; i++)
+		if (!add_part(h, i, j))
+			return false;
+	return j->parts != NULL;
+}
+
+/* Its tensors are known, or are being read. */
+static bool has_tensors(const struct hosted *h)
+{
+	bool has = false;
+	for (uint32_t i = 0; i < h->n_parts; i++) {
+		const struct hosted_seen *seen = h->part[i].seen;
+		has |= seen && (seen->view.allocating || seen->view.has_tensors);
+	}
+	return has;
 }
 
 static bool fill_live(const struct hosted *h, Gacc__V1__Job *j, struct now now)
@@ -198,24 +271,22 @@ static bool fill_live(const struct hosted *h, Gacc__V1__Job *j, struct now now)
 	j->window_opened_unix_nanos = coord_window_opened_unix_ns(h->coord);
 	j->epoch = coord_epoch(h->coord);
 	j->host_bytes = hosted_host_bytes(h);
-	if (h->seen)
-		fill_part(&h->seen->view, j);
+	fill_seen(h, j);
 	j->loss_scale = coord_carry(h->coord)->scale.scale;
 	j->wait_fraction = rate_wait(&h->rate);
 	j->steps_per_second = rate_per_s(&h->rate);
-	return add_counters(&coord_carry(h->coord)->counters, j) && add_updates(h, j) && add_last(h, j);
+	return add_counters(&coord_carry(h->coord)->counters, j) && add_updates(h, j) && add_last(h, j) &&
+	       add_parts(h, j);
 }
 
 static bool fill(const struct hosted *h, Gacc__V1__Job *j, unsigned parts, struct now now)
 {
 	const char *reason;
-	const struct part_view *v = h->seen ? &h->seen->view : NULL;
 	j->id = h->id;
 	j->state = (Gacc__V1__JobState)hosted_state(h, &reason, &j->state_since_unix_nanos);
 	j->created_unix_nanos = h->created_unix_ns;
 	if (j->state == GACC__V1__JOB_STATE__JOB_STATE_PENDING && !*reason) /* not in the queue, which has its own */
-		reason = v && (v->allocating || v->has_tensors) ? "its memory is being made"
-								: "waits for a rank to register its tensors";
+		reason = has_tensors(h) ? "its memory is being made" : "waits for a rank to register its tensors";
 	if (!j->state_since_unix_nanos) /* it has never changed */
 		j->state_since_unix_nanos = h->created_unix_ns;
 	j->ended_unix_nanos = h->ended_unix_ns;
@@ -263,4 +334,33 @@ static Gacc__V1__Job *new_view(const struct hosted *h, unsigned parts, struct no
 Gacc__V1__Job *hosted_view(const struct hosted *h, unsigned parts, struct now now)
 {
 	return h->end.view ? hosted_past_view(h, parts) : new_view(h, parts, now);
+}
+
+/* Adds one to the n that there are; their new number. */
+static uint32_t add_buffer(const struct part_buffer *b, struct part_buffer *to, uint32_t n)
+{
+	uint32_t i = 0;
+	while (i < n && strcmp(to[i].kind, b->kind))
+		i++;
+	if (i == PART_VIEW_BUFFERS)
+		return n;
+	if (i == n) {
+		to[n] = *b;
+		return n + 1;
+	}
+	to[i].segments += b->segments;
+	to[i].bytes += b->bytes;
+	to[i].clients += b->clients;
+	return n;
+}
+
+uint32_t hosted_buffers(const struct hosted *h, struct part_buffer out[PART_VIEW_BUFFERS])
+{
+	uint32_t n = 0;
+	for (uint32_t i = 0; i < h->n_parts; i++) {
+		const struct part_view *v = h->part[i].seen ? &h->part[i].seen->view : NULL;
+		for (uint32_t k = 0; v && k < v->n_buffers; k++)
+			n = add_buffer(&v->buffer[k], out, n);
+	}
+	return n;
 }

@@ -18,5 +18,7 @@ enum view_part {
 
 /* A message for free with gacc__v1__job__free_unpacked; parts: of enum view_part; NULL: no memory. */
 struct Gacc__V1__Job *hosted_view(const struct hosted *, unsigned parts, struct now);
+/* The job's shared memory by kind, what its parts have of each together; how many kinds there are. */
+uint32_t hosted_buffers(const struct hosted *, struct part_buffer out[PART_VIEW_BUFFERS]);
 
 #endif

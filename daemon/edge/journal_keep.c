@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "edge/hosted.h"
+#include "edge/part_record.h"
 #include "engine/control_page.h"
 #include "launch/launcher.h"
 #include "proto/path.h"
@@ -125,8 +126,8 @@ static enum status check_ids(struct daemon *d, bool accepted)
 {
 	uint64_t highest = 0;
 	for (size_t i = 0; i < d->node.n_stored; i++)
-		if (stored_job(&d->node.stored[i], NULL) > highest)
-			highest = stored_job(&d->node.stored[i], NULL);
+		if (stored_job(&d->node.stored[i], NULL, NULL) > highest)
+			highest = stored_job(&d->node.stored[i], NULL, NULL);
 	if (highest <= d->last_job)
 		return ST_OK;
 	if (accepted) {
@@ -138,10 +139,12 @@ static enum status check_ids(struct daemon *d, bool accepted)
 	return ST_MALFORMED;
 }
 
-static const struct hosted *owner_of(const struct daemon *d, const struct fdstore_fd *s)
+/* The uuid of the job that has this memory; NULL: the journal has no such job, and no part of one. */
+static const uint8_t *owner_of(const struct daemon *d, const struct fdstore_fd *s)
 {
-	uint64_t id = stored_job(s, NULL);
-	return id ? hosted_find(d, id) : NULL;
+	uint64_t id = stored_job(s, NULL, NULL);
+	const struct hosted *h = id ? hosted_find(d, id) : NULL;
+	return h ? h->uuid : id ? part_record_uuid(d, id) : NULL;
 }
 
 /* Not the job's: the manager need not keep it, unless another descriptor of this name is the job's. */
@@ -161,27 +164,28 @@ static void drop_stored(struct daemon *d, struct fdstore_fd *s)
 static bool is_control(const struct fdstore_fd *s)
 {
 	unsigned role = 0;
-	return stored_job(s, &role) && role == SEG_CONTROL;
+	return stored_job(s, NULL, &role) && role == SEG_CONTROL;
 }
 
 /* false: this is not the journal of the job that has this memory. */
-static bool check_owner(struct daemon *d, struct fdstore_fd *s, const struct hosted *h, bool accepted)
+static bool check_owner(struct daemon *d, struct fdstore_fd *s, const uint8_t *owner, bool accepted)
 {
+	const uint64_t id = stored_job(s, NULL, NULL);
 	char uuid[UUID_TEXT], mine[UUID_TEXT];
 	struct segment_owner o;
-	enum segment_owned owned = segment_read_owner(s->fd, h->uuid, &o);
+	enum segment_owned owned = segment_read_owner(s->fd, owner, &o);
 	if (owned == SEGMENT_OWN || owned == SEGMENT_UNNAMED)
 		return true;
 	uuid_text(o.uuid, uuid);
-	uuid_text(h->uuid, mine);
+	uuid_text(owner, mine);
 	bool known = owned == SEGMENT_OTHERS;
 	if (known && is_control(s) && !accepted) {
 		log_error("the service manager keeps memory of job %llu with uuid %s (%s), and job %llu of this "
 			  "journal has uuid %s",
-			  (unsigned long long)h->id, uuid, s->name, (unsigned long long)h->id, mine);
+			  (unsigned long long)id, uuid, s->name, (unsigned long long)id, mine);
 		return false;
 	}
-	log_job(h->id, LOG_WARN, "NotAdopted", "stored memory %s is %s%s: it is dropped, and the job does not get it",
+	log_job(id, LOG_WARN, "NotAdopted", "stored memory %s is %s%s: it is dropped, and the job does not get it",
 		s->name, known ? "of another job of this id, with uuid " : "damaged where it says whose it is",
 		known ? uuid : "");
 	drop_stored(d, s);
@@ -192,22 +196,19 @@ enum status journal_keep_owners(struct daemon *d)
 {
 	bool accepted = journal_was_accepted(d->journal), ours = true;
 	for (size_t i = 0; i < d->node.n_stored; i++) {
-		const struct hosted *h = owner_of(d, &d->node.stored[i]);
-		if (h && !check_owner(d, &d->node.stored[i], h, accepted))
+		const uint8_t *owner = owner_of(d, &d->node.stored[i]);
+		if (owner && !check_owner(d, &d->node.stored[i], owner, accepted))
 			ours = false;
 	}
 	return ours ? ST_OK : refuse(d);
 }
 
 /* An engine applies only commits that the journal has. */
-static enum status check_window(struct hosted *h, bool accepted)
+static enum status check_part(const struct hosted *h, struct part *p, bool accepted)
 {
 	struct control_state state;
 	char why[200];
 	uint64_t window = 0;
-	struct part *p = h->coord ? part_find(&h->d->node, h->id) : NULL;
-	if (!p || !h->params_durable)
-		return ST_OK;
 	if (p->tensors.due) {
 		part_stored_window(p, &window);
 	} else if (p->mem.n && !part_read_control(p, &state)) {
@@ -225,6 +226,15 @@ static enum status check_window(struct hosted *h, bool accepted)
 	else
 		log_error("job %llu: %s", (unsigned long long)h->id, why);
 	return accepted ? ST_OK : ST_MALFORMED;
+}
+
+static enum status check_window(const struct hosted *h, bool accepted)
+{
+	enum status st = ST_OK;
+	struct part *p = h->coord && h->params_durable ? part_first(&h->d->node, h->id) : NULL;
+	for (; p; p = part_next(p))
+		st = check_part(h, p, accepted) ? ST_MALFORMED : st;
+	return st;
 }
 
 enum status journal_keep_check(struct daemon *d)

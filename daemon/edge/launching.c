@@ -160,7 +160,7 @@ static uint32_t missing_rank(const struct hosted *h)
 static void watch_early_ends(struct hosted *h, struct now now)
 {
 	struct launching *g = h->launch;
-	bool known = g->heard && !hosted_ended(h) && h->seen && h->seen->view.ranks_known;
+	bool known = g->heard && !hosted_ended(h) && hosted_ranks_known(h);
 	uint32_t rank = known ? missing_rank(h) : RANK_NONE;
 	if (rank == RANK_NONE) {
 		g->puzzled_ns = 0;

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Connects the coordinators and the parts of this gaccd by messages, as if they were on two machines: neither knows the
- * other but by the job's id. Loop thread. */
+/* Connects coordinators and parts by messages: those of this gaccd by the link inside it, others by the link to their
+ * gaccd. Neither side knows the other but by the job's id. Loop thread. */
 #include "edge/links.h"
 
 #include "base/log.h"
+#include "cluster/board_message.h"
 #include "cluster/link.h"
 #include "cluster/order_message.h"
 #include "cluster/report_message.h"
+#include "edge/node_dial.h"
 #include "proto/failpoint.h"
 
 #include <stdlib.h>
@@ -15,6 +17,28 @@ static void on_arrived(void *ctx, const struct link_message *m)
 {
 	struct daemon *d = ctx;
 	d->link_takes[m->kind](d, m);
+}
+
+#define LINES 20 /* in a minute: another gaccd may repeat what it cannot say right */
+
+/* Whether one more line may be logged. Loop thread. */
+static bool may_log(void)
+{
+	static int64_t from_ns;
+	static uint32_t told, untold;
+	const int64_t now_ns = node_now().mono_ns;
+	if (now_ns - from_ns >= INT64_C(60) * 1000000000) {
+		if (untold)
+			log_warn("%u more messages of links were dropped", untold);
+		from_ns = now_ns;
+		told = untold = 0;
+	}
+	if (told < LINES) {
+		told++;
+		return true;
+	}
+	untold++;
+	return false;
 }
 
 void links_refuse(const struct link_message *m, const char *why)
@@ -30,8 +54,12 @@ void links_refuse(const struct link_message *m, const char *why)
 						       [LINK_SAVE] = "a checkpoint",
 						       [LINK_SAVED] = "a checkpoint's answer",
 						       [LINK_VIEW] = "a view",
-						       [LINK_LEDGER] = "a ledger" };
-	log_job(m->job, LOG_ERROR, "LinkMessage", "%s about part %u is dropped: %s", names[m->kind], m->part, why);
+						       [LINK_LEDGER] = "a ledger",
+						       [LINK_BLOB] = "an address",
+						       [LINK_BOARD] = "a board of addresses" };
+	if (may_log())
+		log_job(m->job, LOG_ERROR, "LinkMessage", "%s about part %u is dropped: %s", names[m->kind], m->part,
+			why);
 }
 
 /* ---- the local link ---- */
@@ -73,14 +101,48 @@ void links_send_report(struct daemon *d, const struct report *r)
 {
 	size_t n = 0;
 	void *bytes = FAILPOINT_ERROR(gaccd_report_before) ? NULL : report_pack(r, &n);
-	link_send(d->link, LINK_REPORT, r->job_id, r->part, bytes, n);
+	links_send(d, LINK_REPORT, r->job_id, r->part, bytes, n);
 }
 
-void links_send_order(struct daemon *d, uint32_t part, const struct order *o)
+void links_send_order(struct daemon *d, uint32_t node, uint32_t part, const struct order *o)
 {
 	size_t n = 0;
 	void *bytes = FAILPOINT_ERROR(coord_order_before) ? NULL : order_pack(o, &n);
-	link_send(d->link, LINK_ORDER, o->job_id, part, bytes, n);
+	links_send_down(d, node, LINK_ORDER, o->job_id, part, bytes, n, NULL);
+}
+
+void links_send_blob(struct daemon *d, const struct part_blob *b)
+{
+	size_t n = 0;
+	void *bytes = FAILPOINT_ERROR(gaccd_blob_before) ? NULL : blob_pack(b, &n);
+	links_send(d, LINK_BLOB, b->job_id, b->part, bytes, n);
+}
+
+void links_send_board(struct daemon *d, uint32_t node, uint32_t part, const struct part_board *b)
+{
+	size_t n = 0;
+	void *bytes = FAILPOINT_ERROR(coord_board_before) ? NULL : board_pack(b, &n);
+	links_send_down(d, node, LINK_BOARD, b->job_id, part, bytes, n, NULL);
+}
+
+/* ---- which link ---- */
+
+static void send_here(struct daemon *d, enum link_kind kind, uint64_t job, uint32_t part, void *bytes, size_t n,
+		      struct shared *end)
+{
+	if (d->link)
+		link_send_shared(d->link, kind, job, part, bytes, n, end);
+	else
+		free(bytes);
+}
+
+static void send_there(struct peer_link *l, enum link_kind kind, uint64_t job, uint32_t part, void *bytes, size_t n,
+		       struct shared *end)
+{
+	if (l)
+		peer_link_post(l, kind, job, part, bytes, n, end);
+	else
+		free(bytes);
 }
 
 void links_send(struct daemon *d, enum link_kind kind, uint64_t job, uint32_t part, void *bytes, size_t n)
@@ -91,8 +153,17 @@ void links_send(struct daemon *d, enum link_kind kind, uint64_t job, uint32_t pa
 void links_send_shared(struct daemon *d, enum link_kind kind, uint64_t job, uint32_t part, void *bytes, size_t n,
 		       struct shared *end)
 {
-	if (d->link)
-		link_send_shared(d->link, kind, job, part, bytes, n, end);
+	if (d->away)
+		send_there(node_dial_link(d), kind, job, part, bytes, n, end);
 	else
-		free(bytes);
+		send_here(d, kind, job, part, bytes, n, end);
+}
+
+void links_send_down(struct daemon *d, uint32_t node, enum link_kind kind, uint64_t job, uint32_t part, void *bytes,
+		     size_t n, struct shared *end)
+{
+	if (node)
+		send_there(node < d->n_node_links ? d->node_link[node] : NULL, kind, job, part, bytes, n, end);
+	else
+		send_here(d, kind, job, part, bytes, n, end);
 }

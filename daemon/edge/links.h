@@ -15,17 +15,24 @@ enum status links_new(struct daemon *, links_take *const takes[LINK_KINDS]);
 void links_free(struct daemon *);
 /* Delivers what is queued now, for a start that cannot wait for the loop. */
 void links_run_now(struct daemon *);
-/* From a part here to the coordinator of its job; to the node of a part of a job that is coordinated here. What is lost
- * for want of memory is repeated by the sender's tick. */
-void links_send_report(struct daemon *, const struct report *);
-void links_send_order(struct daemon *, uint32_t part, const struct order *);
-/* Any other message, packed: the bytes are taken, NULL is one that could not be packed. Nothing when gaccd ends. */
+/* From a part here to the coordinator of its job, which is this gaccd or the one that it dials; the message is packed,
+ * its bytes are taken, and NULL is one that could not be packed. What is lost, for want of memory or of a link, is
+ * repeated by the sender's tick. Nothing when gaccd ends. */
 void links_send(struct daemon *, enum link_kind, uint64_t job, uint32_t part, void *bytes, size_t n);
 /* The same with a large end (link_send_shared). */
 void links_send_shared(struct daemon *, enum link_kind, uint64_t job, uint32_t part, void *bytes, size_t n,
 		       struct shared *end);
+void links_send_report(struct daemon *, const struct report *);
+void links_send_blob(struct daemon *, const struct part_blob *); /* the address of an engine */
+/* To the node (link_message.node; 0: here) of a part of a job that is coordinated here. */
+void links_send_down(struct daemon *, uint32_t node, enum link_kind, uint64_t job, uint32_t part, void *bytes, size_t n,
+		     struct shared *end);
+void links_send_order(struct daemon *, uint32_t node, uint32_t part, const struct order *);
+/* The addresses of all engines of a communicator. */
+void links_send_board(struct daemon *, uint32_t node, uint32_t part, const struct part_board *);
 
-/* Logs that a message cannot be read. Between two gaccds of one version that does not happen. */
+/* Logs that a message cannot be read, or is not for us. Between two gaccds of one version that does not happen;
+ * at most 20 lines in a minute. */
 void links_refuse(const struct link_message *, const char *why);
 
 #endif

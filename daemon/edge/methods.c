@@ -3,7 +3,7 @@
  * starts. Loop thread. */
 #include "edge/methods.h"
 
-#include "edge/daemon.h"
+#include "edge/node_serve.h"
 
 enum status methods_add(struct daemon *d)
 {
@@ -20,5 +20,9 @@ enum status methods_add(struct daemon *d)
 		st = rpc_server_add(d->rpc, node_methods, n_node_methods, d);
 	if (!st)
 		st = rpc_server_add(d->rpc, look_methods, n_look_methods, d);
+	if (!st)
+		st = rpc_server_add(d->rpc, nodes_methods, n_nodes_methods, d);
+	if (!st)
+		st = rpc_server_add(d->rpc, peer_methods, n_peer_methods, d);
 	return st;
 }

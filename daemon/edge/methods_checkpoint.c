@@ -93,11 +93,12 @@ const struct rpc_method checkpoint_methods[] = {
 	{ .service = &gacc__v1__job_service__descriptor,
 	  .name = "SaveCheckpoint",
 	  .kind = RPC_UNARY,
-	  .flags = RPC_NEEDS_DEADLINE,
+	  .flags = RPC_NEEDS_DEADLINE | RPC_RELAY,
 	  .on_message = save },
 	{ .service = &gacc__v1__job_service__descriptor,
 	  .name = "ListCheckpoints",
 	  .kind = RPC_UNARY,
+	  .flags = RPC_RELAY,
 	  .on_message = list },
 };
 const size_t n_checkpoint_methods = sizeof(checkpoint_methods) / sizeof(*checkpoint_methods);

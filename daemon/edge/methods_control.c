@@ -188,6 +188,10 @@ static void tensor_norms(struct rpc_call *call, const struct ProtobufCMessage *m
 	enum status st = hosted_ended(h) ? ST_JOB_ENDED : refusal_of(h, coord_want_norms(h->coord));
 	if (st)
 		rpc_failf(call, st, "job %llu: %s", (unsigned long long)h->id, status_info(st)->text);
+	else if (h->n_parts && h->part[0].node)
+		rpc_failf(call, ST_NOT_SUPPORTED,
+			  "job %llu has part 0 on another node: its norms are known if that is on the coordinator's",
+			  (unsigned long long)h->id);
 	else if (h->norms_calls.n >= HOSTED_MAX_NORMS_CALLS)
 		rpc_failf(call, ST_RESOURCE_EXHAUSTED, "job %llu: %d calls wait for its norms already",
 			  (unsigned long long)h->id, HOSTED_MAX_NORMS_CALLS);
@@ -209,7 +213,7 @@ static void norms_over(struct rpc_call *call, bool completed)
 #define JOB(name_, handler, ...)                                                                                       \
 	{                                                                                                              \
 		.service = &gacc__v1__job_service__descriptor, .name = name_, .kind = RPC_UNARY,                       \
-		.flags = RPC_NEEDS_DEADLINE, .on_message = handler, __VA_ARGS__                                        \
+		.flags = RPC_NEEDS_DEADLINE | RPC_RELAY, .on_message = handler, __VA_ARGS__                            \
 	}
 
 const struct rpc_method control_methods[] = {

@@ -5,6 +5,7 @@
 
 #include "edge/caller.h"
 #include "edge/ended.h"
+#include "edge/hosted_nodes.h"
 #include "edge/hosted_submit.h"
 #include "edge/methods.h"
 #include "edge/registering.h"
@@ -20,11 +21,12 @@
 struct part *session_find(struct rpc_call *call, const Gacc__V1__Session *s, struct session_key *out)
 {
 	struct node *n = &daemon_of(call)->node;
-	struct part *part = s ? part_find(n, session_job_id(s->id)) : NULL;
+	struct part *part = s ? part_for_rank(n, session_job_id(s->id), session_rank(s->id)) : NULL;
 	if (!part || s->token.len != 16)
 		return NULL;
 	part_hear_engine(part);
-	part = part_find(n, session_job_id(s->id)); /* what the engine has said may be the end of it */
+	part = part_for_rank(n, session_job_id(s->id),
+			     session_rank(s->id)); /* what the engine has said may be the end of it */
 	if (!part)
 		return NULL;
 	out->rank = session_rank(s->id);
@@ -100,17 +102,51 @@ static void attach_to(struct rpc_call *call, struct part *part, const struct att
 	job_attach(part->job, rpc_id(call), a, now_of(call));
 }
 
-/* A part here whose job another gaccd coordinates has no name; NULL: there is none that this user may see. */
-static struct part *part_by_id(const struct daemon *d, const char *name, uint32_t uid)
+static void wrong_node(struct rpc_call *call, uint64_t job, uint32_t rank, uint32_t part, const char *node)
+{
+	rpc_failf(call, ST_WRONG_NODE,
+		  "rank %u of job %llu is in part %u, which is on node %s: attach at the gaccd there", rank,
+		  (unsigned long long)job, part, node);
+}
+
+/* Has another gaccd placed the job of this part here, and is it the one that the caller names and may see? */
+static bool is_named(const struct part *p, const char *name, const struct attach_args *a)
 {
 	uint64_t id;
-	struct part *part = hosted_name_is_id(name, &id) && !hosted_find(d, id) ? part_find(&d->node, id) : NULL;
-	return part && (uid == 0 || uid == part->uid) ? part : NULL;
+	const bool named = hosted_name_is_id(name, &id) ? id == p->id : !strcmp(name, p->text->spec.name);
+	return named && !hosted_find(daemon_of_node(p->node), p->id) && (a->uid == 0 || a->uid == p->uid);
+}
+
+/* To a part here of a job that another gaccd coordinates, the newest of its name. false: there is none that this user
+ * may see. */
+static bool attach_away(struct rpc_call *call, const struct daemon *d, const char *name, const struct attach_args *a)
+{
+	char node[NODE_NAME_MAX + 1];
+	uint32_t i = d->node.n_parts;
+	while (i && !is_named(d->node.part[i - 1], name, a))
+		i--;
+	if (!i)
+		return false;
+	const struct part *any = d->node.part[i - 1];
+	const struct job_spec *s = &any->text->spec;
+	struct part *part = part_for_rank(&d->node, any->id, a->rank);
+	uint32_t number = 0;
+	while (number + 1 < any->n_parts && a->rank >= part_block(s->ranks, any->n_parts, number + 1))
+		number++;
+	if (part) {
+		attach_to(call, part, a);
+	} else {
+		spec_node_of(s, number, node);
+		wrong_node(call, any->id, a->rank, number, node);
+	}
+	return true;
 }
 
 static void do_attach(struct rpc_call *call, struct hosted *h, const struct attach_args *a)
 {
-	struct part *part = hosted_part(h);
+	struct part *part = hosted_part_for_rank(h, a->rank);
+	const uint32_t number = h->coord && a->rank < h->spec->ranks ? hosted_part_with(h, a->rank) : 0;
+	char node[NODE_NAME_MAX + 1];
 	if (hosted_ended(h)) {
 		job_has_ended(call, h);
 		return;
@@ -121,10 +157,14 @@ static void do_attach(struct rpc_call *call, struct hosted *h, const struct atta
 		rpc_failf(call, ST_NOT_READY, "job %llu waits in the queue: %s", (unsigned long long)h->id, reason);
 		return;
 	}
-	if (part)
+	if (part) {
 		attach_to(call, part, a);
-	else
+	} else if (h->part[number].node) {
+		hosted_node_name(h, number, node);
+		wrong_node(call, h->id, a->rank, number, node);
+	} else {
 		rpc_failf(call, ST_ENGINE_DOWN, "job %llu is being placed on its node", (unsigned long long)h->id);
+	}
 }
 
 static const char *create_hint(enum status st, const char *why)
@@ -199,13 +239,10 @@ static void attach(struct rpc_call *call, const struct ProtobufCMessage *m, cons
 	}
 	memcpy(a.nonce, q->nonce.data, 16);
 	struct hosted *h = hosted_find_named(daemon_of(call), q->job, a.uid, q->create_if_missing != NULL);
+	if (!h && attach_away(call, daemon_of(call), q->job, &a))
+		return;
 	if (q->create_if_missing && (!h || (h->uid == a.uid && hosted_ended(h)))) {
 		create_then_attach(call, q, &a);
-		return;
-	}
-	struct part *part = h ? NULL : part_by_id(daemon_of(call), q->job, a.uid);
-	if (part) {
-		attach_to(call, part, &a);
 		return;
 	}
 	if (!h) {
@@ -337,7 +374,7 @@ static void detach(struct rpc_call *call, const struct ProtobufCMessage *m, cons
 /* ---- WatchSession: events, and a lifeline; for sessions without an attach socket the only one ---- */
 
 struct session_watch {
-	struct hosted *h;  /* whose changes it hears */
+	struct hosted *h;  /* whose changes it hears; NULL: another gaccd coordinates, and it is a lifeline alone */
 	struct part *part; /* which it is a lifeline of */
 	uint32_t rank;
 	uint64_t generation;
@@ -351,15 +388,16 @@ static void watch_session(struct rpc_call *call, const struct ProtobufCMessage *
 	if (!part)
 		return;
 	struct hosted *h = hosted_find(daemon_of(call), part->id);
-	struct session_watch *w = h ? malloc(sizeof(*w)) : NULL;
-	if (!w || !calls_add(&h->watchers, rpc_id(call), k.rank)) {
+	struct session_watch *w = malloc(sizeof(*w));
+	if (!w || (h && !calls_add(&h->watchers, rpc_id(call), k.rank))) {
 		free(w);
 		no_memory(call);
 		return;
 	}
 	*w = (struct session_watch){ h, part, k.rank, job_generation(part->job, k.rank) };
 	rpc_set_data(call, w);
-	hosted_hold(h);
+	if (h)
+		hosted_hold(h);
 	part_hold(part);
 	job_on_link(part->job, k.rank, w->generation, true, now_of(call));
 }
@@ -369,11 +407,13 @@ static void watch_session_over(struct rpc_call *call, bool completed)
 	struct session_watch *w = rpc_data(call);
 	if (!w)
 		return;
-	calls_remove(&w->h->watchers, rpc_id(call));
+	if (w->h)
+		calls_remove(&w->h->watchers, rpc_id(call));
 	if (!daemon_of(call)->node.stopping)
 		job_on_link(w->part->job, w->rank, w->generation, false, now_of(call));
 	part_drop(w->part);
-	hosted_drop(w->h);
+	if (w->h)
+		hosted_drop(w->h);
 	free(w);
 }
 

@@ -319,15 +319,15 @@ static void get_node(struct rpc_call *call, const struct ProtobufCMessage *m, co
 
 #define JOB(name_, handler, flags_)                                                                                    \
 	{                                                                                                              \
-		.service = &gacc__v1__job_service__descriptor, .name = name_, .kind = RPC_UNARY, .flags = flags_,      \
-		.on_message = handler                                                                                  \
+		.service = &gacc__v1__job_service__descriptor, .name = name_, .kind = RPC_UNARY,                       \
+		.flags = RPC_RELAY | (flags_), .on_message = handler                                                   \
 	}
 
 const struct rpc_method job_methods[] = {
 	{ .service = &gacc__v1__job_service__descriptor,
 	  .name = "Submit",
 	  .kind = RPC_UNARY,
-	  .flags = RPC_NEEDS_DEADLINE,
+	  .flags = RPC_NEEDS_DEADLINE | RPC_RELAY,
 	  .prepare = prepare_submit,
 	  .discard = discard_spec,
 	  .on_message = submit },
@@ -336,20 +336,20 @@ const struct rpc_method job_methods[] = {
 	{ .service = &gacc__v1__job_service__descriptor,
 	  .name = "Cancel",
 	  .kind = RPC_UNARY,
-	  .flags = RPC_NEEDS_DEADLINE,
+	  .flags = RPC_NEEDS_DEADLINE | RPC_RELAY,
 	  .on_message = cancel,
 	  .on_end = hosted_wait_over },
 	JOB("Flush", flush, RPC_NEEDS_DEADLINE),
 	{ .service = &gacc__v1__job_service__descriptor,
 	  .name = "Wait",
 	  .kind = RPC_UNARY,
-	  .flags = RPC_NEEDS_DEADLINE | RPC_ENDS_ON_DRAIN,
+	  .flags = RPC_NEEDS_DEADLINE | RPC_ENDS_ON_DRAIN | RPC_RELAY,
 	  .on_message = wait_for,
 	  .on_end = hosted_wait_over },
 	{ .service = &gacc__v1__job_service__descriptor,
 	  .name = "Watch",
 	  .kind = RPC_SERVER_STREAM,
-	  .flags = RPC_ENDS_ON_DRAIN,
+	  .flags = RPC_ENDS_ON_DRAIN | RPC_RELAY,
 	  .on_message = watch,
 	  .on_end = watch_over },
 };

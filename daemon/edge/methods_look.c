@@ -5,6 +5,7 @@
 
 #include "edge/caller.h"
 #include "edge/convert.h"
+#include "edge/hosted_view.h"
 #include "gacc/v1/job.pb-c.h"
 #include "gacc/v1/node.pb-c.h"
 
@@ -281,10 +282,10 @@ static void list_events(struct rpc_call *call, const struct ProtobufCMessage *m,
 
 /* ---- ListBuffers ---- */
 
-static void fill_buffer(const struct part_view *v, const struct part_buffer *b, Gacc__V1__Buffer *out)
+static void fill_buffer(uint64_t job, const struct part_buffer *b, Gacc__V1__Buffer *out)
 {
 	gacc__v1__buffer__init(out);
-	out->job = v->job_id;
+	out->job = job;
 	out->kind = (char *)b->kind;
 	out->segments = b->segments;
 	out->bytes = b->bytes;
@@ -292,12 +293,33 @@ static void fill_buffer(const struct part_view *v, const struct part_buffer *b, 
 	out->clients = b->clients;
 }
 
-static uint32_t count_buffers(const struct daemon *d)
+/* What is shown of one caller's question. */
+struct buffers {
+	struct part_buffer *kept; /* the texts of the messages are here */
+	Gacc__V1__Buffer *buffer;
+	Gacc__V1__ListBuffersResponse r;
+};
+
+static bool make_room(const struct daemon *d, struct buffers *b)
 {
-	uint32_t n = 0;
+	size_t n = 1;
 	for (uint32_t i = 0; i < d->n_jobs; i++)
-		n += d->job[i]->seen ? d->job[i]->seen->view.n_buffers : 0;
-	return n;
+		n += d->job[i]->n_parts ? PART_VIEW_BUFFERS : 0;
+	b->kept = calloc(n, sizeof(*b->kept));
+	b->buffer = calloc(n, sizeof(*b->buffer));
+	b->r.buffers = calloc(n, sizeof(*b->r.buffers));
+	return b->kept && b->buffer && b->r.buffers;
+}
+
+static void add_buffers(struct buffers *b, const struct hosted *h)
+{
+	struct part_buffer *of_job = &b->kept[b->r.n_buffers];
+	const uint32_t n = hosted_buffers(h, of_job);
+	for (uint32_t i = 0; i < n; i++) {
+		Gacc__V1__Buffer *to = &b->buffer[b->r.n_buffers];
+		fill_buffer(h->id, &of_job[i], to);
+		b->r.buffers[b->r.n_buffers++] = to;
+	}
 }
 
 static void list_buffers(struct rpc_call *call, const struct ProtobufCMessage *m, const struct bytes_view *bulk)
@@ -308,31 +330,25 @@ static void list_buffers(struct rpc_call *call, const struct ProtobufCMessage *m
 	struct hosted *only = *q->job ? named_job(call, q->job) : NULL;
 	if (*q->job && !only)
 		return;
-	Gacc__V1__ListBuffersResponse r = GACC__V1__LIST_BUFFERS_RESPONSE__INIT;
-	uint32_t n = count_buffers(d);
-	Gacc__V1__Buffer *buffer = calloc(n + 1, sizeof(*buffer));
-	r.buffers = calloc(n + 1, sizeof(*r.buffers));
-	for (uint32_t i = 0; i < d->n_jobs && buffer && r.buffers; i++) {
+	struct buffers b = { .r = GACC__V1__LIST_BUFFERS_RESPONSE__INIT };
+	bool ok = make_room(d, &b);
+	for (uint32_t i = 0; i < d->n_jobs && ok; i++) {
 		const struct hosted *h = d->job[i];
-		r.user_bytes_used += h->uid == uid ? hosted_host_bytes(h) : 0;
-		if (!h->seen || !hosted_is_of(h, uid) || (only && h != only))
-			continue;
-		const struct part_view *v = &h->seen->view;
-		for (uint32_t k = 0; k < v->n_buffers; k++) {
-			r.buffers[r.n_buffers] = &buffer[r.n_buffers];
-			fill_buffer(v, &v->buffer[k], r.buffers[r.n_buffers++]);
-		}
+		b.r.user_bytes_used += h->uid == uid ? hosted_host_bytes(h) : 0;
+		if (hosted_is_of(h, uid) && (!only || h == only))
+			add_buffers(&b, h);
 	}
-	r.host_bytes_used = d->node.host_bytes;
-	r.host_bytes_limit = d->node.conf->limits.host_memory;
-	r.user_bytes_limit = d->node.conf->limits.host_memory_per_user ? d->node.conf->limits.host_memory_per_user
-								       : r.host_bytes_limit;
-	if (buffer && r.buffers)
-		rpc_finish(call, &r.base);
+	b.r.host_bytes_used = d->node.host_bytes;
+	b.r.host_bytes_limit = d->node.conf->limits.host_memory;
+	b.r.user_bytes_limit = d->node.conf->limits.host_memory_per_user ? d->node.conf->limits.host_memory_per_user
+									 : b.r.host_bytes_limit;
+	if (ok)
+		rpc_finish(call, &b.r.base);
 	else
 		no_memory(call);
-	free(r.buffers);
-	free(buffer);
+	free(b.kept);
+	free(b.buffer);
+	free(b.r.buffers);
 }
 
 /* ---- GetConfig ---- */
@@ -383,10 +399,15 @@ const struct rpc_method look_methods[] = {
 	{ .service = JOB_SERVICE,
 	  .name = "History",
 	  .kind = RPC_SERVER_STREAM,
+	  .flags = RPC_RELAY,
 	  .on_message = history,
 	  .on_writable = send_page,
 	  .on_end = history_over },
-	{ .service = JOB_SERVICE, .name = "ListEvents", .kind = RPC_UNARY, .on_message = list_events },
+	{ .service = JOB_SERVICE,
+	  .name = "ListEvents",
+	  .kind = RPC_UNARY,
+	  .flags = RPC_RELAY,
+	  .on_message = list_events },
 	{ .service = NODE_SERVICE, .name = "ListBuffers", .kind = RPC_UNARY, .on_message = list_buffers },
 	{ .service = NODE_SERVICE, .name = "GetConfig", .kind = RPC_UNARY, .on_message = get_config },
 };

@@ -81,7 +81,7 @@ static void send_all(struct collected *c, const struct control_state *s)
 {
 	c->to.counted = bits_in(s->counted, s->n_words);
 	c->to.total = c->to.counted + bits_in(s->voided, s->n_words);
-	void *block = c->to.total <= LEDGER_MOST ? make_room(c) : NULL;
+	void *block = c->to.total <= ledger_most(c->part->n_parts) ? make_room(c) : NULL;
 	if (!block)
 		return;
 	add_all(c, s->counted, s->n_words);

@@ -3,6 +3,7 @@
  * what has become of checkpoints; and answers to calls. Loop thread. */
 #include "edge/part_ports.h"
 
+#include "cluster/board_message.h"
 #include "cluster/event_message.h"
 #include "cluster/order_message.h"
 #include "cluster/placed_message.h"
@@ -10,6 +11,7 @@
 #include "cluster/tensors_message.h"
 #include "edge/hosted_queue.h"
 #include "edge/links.h"
+#include "edge/part_record.h"
 #include "edge/part_ledgers.h"
 #include "edge/part_views.h"
 #include "edge/reply.h"
@@ -21,12 +23,13 @@
 
 void part_take_order(struct daemon *d, const struct link_message *m)
 {
-	struct part *p = part_find(&d->node, m->job);
+	struct part *p = part_find(&d->node, m->job, m->part);
 	struct held_order o;
 	char why[200];
 	if (!p)
 		return;
-	const struct message_bounds bounds = message_bounds_of(p->spec);
+	struct message_bounds bounds = message_bounds_of(&p->text->spec); /* of all ranks */
+	bounds.parts = p->n_parts;
 	enum status st = order_unpack(m->bytes, m->n, &bounds, &o, why, sizeof(why));
 	if (st == ST_NO_MEMORY)
 		return; /* it is repeated */
@@ -34,8 +37,26 @@ void part_take_order(struct daemon *d, const struct link_message *m)
 		links_refuse(m, why);
 		return;
 	}
+	if (o.order.run && o.order.want != WANT_END && !part_record_has_begun(p))
+		return; /* it is repeated */
 	part_on_order(p, &o.order);
 	FAILPOINT(coord_order_after);
+}
+
+void part_take_board(struct daemon *d, const struct link_message *m)
+{
+	struct part *p = part_find(&d->node, m->job, m->part);
+	struct held_board b;
+	char why[200];
+	if (!p)
+		return;
+	enum status st = board_unpack(m->bytes, m->n, p->n_parts, &b, why, sizeof(why));
+	if (st == ST_VERSION_SKEW)
+		links_refuse(m, why);
+	if (st)
+		return; /* without memory: it is repeated */
+	part_on_board(p, &b.board);
+	board_release(&b);
 }
 
 /* ---- what the part asks for ---- */
@@ -48,12 +69,17 @@ static void on_report(void *ctx, const struct report *r)
 	part_ledger_send(ctx, r);
 }
 
+static void on_blob(void *ctx, const struct part_blob *b)
+{
+	links_send_blob(daemon_of_node(((struct part *)ctx)->node), b);
+}
+
 static void on_part_event(void *ctx, bool warning, const char *reason, int64_t rank, const char *text)
 {
 	const struct part *p = ctx;
 	struct part_event e = { .job_id = p->id,
 				.epoch = job_part(p->job)->epoch,
-				.part = job_part(p->job)->number,
+				.part = p->number,
 				.window = job_window(p->job),
 				.warning = warning,
 				.rank = rank };
@@ -66,8 +92,9 @@ static void on_part_event(void *ctx, bool warning, const char *reason, int64_t r
 
 static void on_placed(void *ctx, enum status st, const char *why)
 {
-	const struct part *p = ctx;
-	struct placed placed = { .job_id = p->id, .epoch = job_part(p->job)->epoch, .status = st };
+	struct part *p = ctx;
+	p->placed |= !st;
+	struct placed placed = { .job_id = p->id, .epoch = job_part(p->job)->epoch, .part = p->number, .status = st };
 	size_t n = 0;
 	part_save_bytes(p, &placed.save_bytes, &placed.carry_bytes);
 	snprintf(placed.text, sizeof(placed.text), "%s", why ? why : "");
@@ -79,7 +106,7 @@ static void on_placed(void *ctx, enum status st, const char *why)
 /* Repeated by parts_tick until it is answered. */
 void part_send_tensors(struct part *p)
 {
-	const struct part_tensor_set t = { p->id, job_part(p->job)->epoch, job_part(p->job)->number };
+	const struct part_tensor_set t = { p->id, job_part(p->job)->epoch, p->number };
 	size_t n = 0;
 	void *bytes = tensor_set_pack(&t, p->tensors.packed, &n);
 	p->tensors.asked_ns = node_now().mono_ns;
@@ -96,16 +123,20 @@ static enum status on_keep_tensors(void *ctx)
 
 void part_take_kept(struct daemon *d, const struct link_message *m)
 {
-	struct part *p = part_find(&d->node, m->job);
+	struct part *p = part_find(&d->node, m->job, m->part);
 	struct tensors_kept k;
 	char why[200];
 	enum status st = p ? tensors_kept_unpack(m->bytes, m->n, &k, why, sizeof(why)) : ST_NO_MEMORY;
 	if (st == ST_VERSION_SKEW)
 		links_refuse(m, why);
-	if (st || !p->tensors.asked_ns || k.job_id != p->id || k.epoch != job_part(p->job)->epoch)
+	if (st || !p->tensors.asked_ns || k.job_id != p->id || k.part != p->number ||
+	    k.epoch != job_part(p->job)->epoch)
 		return; /* it is answered already, or asked again */
 	p->tensors.asked_ns = 0;
-	part_on_tensors_kept(p, k.status);
+	if (p->away && !k.status)
+		part_record_tensors(p);
+	else
+		part_on_tensors_kept(p, k.status);
 }
 
 static enum status on_fits(void *ctx, uint64_t bytes, char *why, size_t n_why)
@@ -138,7 +169,7 @@ static void refuse_save(struct daemon *d, const struct save *w, enum status st, 
 
 void part_take_save(struct daemon *d, const struct link_message *m)
 {
-	struct part *p = part_find(&d->node, m->job);
+	struct part *p = part_find(&d->node, m->job, m->part);
 	struct save w;
 	char why[200];
 	enum status st = save_unpack(m->bytes, m->n, &w, why, sizeof(why));
@@ -161,6 +192,7 @@ const struct part_ports *part_ports(void)
 {
 	static const struct part_ports ports = { .reply = reply_send,
 						 .report = on_report,
+						 .blob = on_blob,
 						 .event = on_part_event,
 						 .placed = on_placed,
 						 .keep_tensors = on_keep_tensors,

@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "cluster/placed_message.h"
 #include "cluster/placement_message.h"
+#include "edge/hosted_nodes.h"
 #include "edge/links.h"
 #include "proto/utf8.h"
 
@@ -13,6 +14,9 @@
 #include <string.h>
 
 #define AGAIN_NS (INT64_C(1000) * 1000000) /* a placement that nobody has answered is repeated */
+#define FAR_AGAIN_NS                                                                                                   \
+	(INT64_C(30) * 1000000000) /* over a link to another machine, which loses nothing while it lives               \
+				    */
 
 _Static_assert(JOB_HISTORY <= PLACEMENT_MAX_WINDOWS, "all that a part keeps goes with its placement");
 
@@ -53,11 +57,13 @@ bool placing_note_tensors(struct hosted *h, const void *packed, size_t n)
 
 bool placing_note_restore(struct hosted *h, const struct part_restore *r)
 {
-	struct part_restore *copy = malloc(sizeof(*copy) + r->n_path);
+	struct part_restore *copy = malloc(h->n_parts * sizeof(*copy) + r->n_path);
 	if (!copy)
 		return false;
-	*copy = *r;
-	copy->path = memcpy(copy + 1, r->path, r->n_path);
+	memcpy(copy, r, h->n_parts * sizeof(*copy));
+	const char *path = memcpy(copy + h->n_parts, r->path, r->n_path);
+	for (uint32_t i = 0; i < h->n_parts; i++)
+		copy[i].path = path;
 	free(h->place.restore);
 	h->place.restore = copy;
 	return true;
@@ -83,13 +89,19 @@ static char *mended(const char *text)
 	return copy;
 }
 
-/* A job has one part, with all of its ranks. */
-static uint32_t *all_ranks(uint32_t n)
+/* The last windows with the bits of these ranks alone, in one block. NULL: no memory. */
+static struct decided *windows_of(const struct hosted *h, const struct part_ranks *ranks)
 {
-	uint32_t *rank = malloc(n * sizeof(*rank));
-	for (uint32_t i = 0; rank && i < n; i++)
-		rank[i] = i;
-	return rank;
+	const struct hosted_place *w = &h->place;
+	const uint32_t max_micro_size = h->spec->max_micro_size;
+	const size_t n_words = control_words(ranks->n, max_micro_size);
+	struct decided *out = malloc(w->n_windows * (sizeof(*out) + n_words * sizeof(*out->counted)) + 1);
+	uint64_t *bits = out ? (uint64_t *)(out + w->n_windows) : NULL;
+	for (uint32_t i = 0; out && i < w->n_windows; i++, bits += n_words) {
+		out[i] = (struct decided){ w->window[i].commit, bits, (uint32_t)n_words };
+		part_pick_bits(ranks, max_micro_size, w->window[i].counted, bits);
+	}
+	return out;
 }
 
 static void *pack(const struct hosted *h, struct placement *p, size_t *out_n)
@@ -104,81 +116,144 @@ static void *pack(const struct hosted *h, struct placement *p, size_t *out_n)
 	return bytes;
 }
 
-void *placing_pack(const struct hosted *h, size_t *out_n)
+void *placing_pack(const struct hosted *h, uint32_t part, size_t *out_n)
 {
 	const struct hosted_place *w = &h->place;
-	char *user = mended(h->user), *node = mended(h->d->node.conf->node.name);
-	uint32_t *rank = all_ranks(h->spec->ranks);
+	const struct part_ranks *ranks = coord_part_ranks(h->coord, part);
+	char name[NODE_NAME_MAX + 1];
+	hosted_node_name(h, part, name);
+	char *user = mended(h->user), *node = mended(h->part[part].node ? name : h->d->node.conf->node.name);
+	struct decided *window = h->n_parts > 1 ? windows_of(h, ranks) : w->window;
 	struct placement p = { .job_id = h->id,
 			       .epoch = coord_epoch(h->coord),
 			       .term = h->d->term,
 			       .uid = h->uid,
-			       .n_parts = 1,
+			       .part = part,
+			       .n_parts = h->n_parts,
 			       .ranks = h->spec->ranks,
 			       .max_micro_size = h->spec->max_micro_size,
 			       .begin = h->spec->restores ? PLACEMENT_RESTORE : PLACEMENT_NEW,
 			       .user = user,
 			       .node = node,
-			       .rank = rank,
-			       .n_ranks = h->spec->ranks,
-			       .window = w->window,
+			       .rank = ranks->rank,
+			       .n_ranks = ranks->n,
+			       .window = window,
 			       .n_windows = w->n_windows,
 			       .tensors = h->tensors,
 			       .begun = h->params_durable,
-			       .restore = h->params_durable ? NULL : w->restore };
+			       .restore = h->params_durable || !w->restore ? NULL : &w->restore[part] };
 	memcpy(p.uuid, h->uuid, sizeof(p.uuid));
-	void *bytes = user && node && rank ? pack(h, &p, out_n) : NULL;
+	void *bytes = user && node && (window || !w->n_windows) ? pack(h, &p, out_n) : NULL;
+	if (window != w->window)
+		free(window);
 	free(user);
 	free(node);
-	free(rank);
 	return bytes;
+}
+
+static void send_one(struct hosted *h, uint32_t part, struct now now)
+{
+	struct hosted_part *p = &h->part[part];
+	size_t n = 0;
+	void *bytes = placing_pack(h, part, &n);
+	p->wanted = true;
+	p->sent_ns = now.mono_ns;
+	links_send_down(h->d, p->node, LINK_PLACEMENT, h->id, part, bytes, n, h->tensors);
 }
 
 void placing_send(struct hosted *h, struct now now)
 {
-	size_t n = 0;
-	void *bytes = placing_pack(h, &n);
-	h->place.wanted = true;
-	h->place.sent_ns = now.mono_ns;
-	links_send_shared(h->d, LINK_PLACEMENT, h->id, 0, bytes, n, h->tensors);
+	for (uint32_t i = 0; i < h->n_parts; i++)
+		send_one(h, i, now);
+}
+
+/* A node that is not linked is asked when it is. */
+static bool is_linked(const struct hosted *h, uint32_t part)
+{
+	const uint32_t node = h->part[part].node;
+	return !node || (node < h->d->n_node_links && h->d->node_link[node]);
 }
 
 void placing_tick(struct hosted *h, struct now now)
 {
-	const struct hosted_place *p = &h->place;
-	if (p->wanted && !p->answered && now.mono_ns - p->sent_ns >= AGAIN_NS && coord_phase(h->coord) < COORD_ENDING)
-		placing_send(h, now);
+	if (coord_phase(h->coord) >= COORD_ENDING)
+		return;
+	for (uint32_t i = 0; i < h->n_parts; i++) {
+		const struct hosted_part *p = &h->part[i];
+		const int64_t again = p->node ? FAR_AGAIN_NS : AGAIN_NS;
+		if (p->wanted && !p->answered && is_linked(h, i) && now.mono_ns - p->sent_ns >= again)
+			send_one(h, i, now);
+	}
+}
+
+void placing_linked(struct hosted *h, uint32_t part)
+{
+	if (!h->part[part].wanted)
+		return;
+	h->part[part].answered = false;
+	send_one(h, part, daemon_now(h->d));
 }
 
 /* ---- answers ---- */
 
-void placing_answered(struct hosted *h)
+static bool all_answered(const struct hosted *h)
 {
-	if (h->place.answered)
-		return;
-	h->place.answered = true;
-	forget_all(&h->place);
+	uint32_t i = 0;
+	while (i < h->n_parts && h->part[i].answered)
+		i++;
+	return i == h->n_parts;
 }
 
-void placing_refused(struct hosted *h, enum status st, const char *why)
+void placing_answered(struct hosted *h, uint32_t part)
 {
+	if (h->part[part].answered)
+		return;
+	free(h->part[part].refusal);
+	h->part[part].refusal = NULL;
+	h->part[part].answered = true;
+	if (all_answered(h) && hosted_parts_here(h) == h->n_parts)
+		forget_all(&h->place); /* a node elsewhere may come back without them */
+}
+
+/* Other parts have acknowledged pushes, and the part's memory may be there: the node is asked again. */
+static void refused_far(struct hosted *h, uint32_t part, const char *why)
+{
+	struct hosted_part *p = &h->part[part];
+	char name[NODE_NAME_MAX + 1];
+	hosted_node_name(h, part, name);
+	free(p->refusal);
+	if (asprintf(&p->refusal, "node %s does not take it: %s", name, why) < 0)
+		p->refusal = NULL;
+}
+
+void placing_refused(struct hosted *h, uint32_t part, enum status st, const char *why)
+{
+	if (h->part[part].node && h->params_durable) {
+		refused_far(h, part, why);
+		return;
+	}
+	char text[PLACED_TEXT + 16];
+	h->part[part].answered = true;
 	if (h->place.refused)
-		return;						   /* it is repeated */
-	log_job(h->id, LOG_NOTICE, "PlacementRefused", "%s", why); /* what follows from it is said then */
-	h->place.answered = true;
+		return; /* it is repeated, or another one has been refused */
+	hosted_part_text(h, part, why, text, sizeof(text));
+	log_job(h->id, LOG_NOTICE, "PlacementRefused", "%s", text); /* what follows from it is said then */
 	h->place.refused = st;
+	h->place.refused_part = part;
 	free(h->place.why);
 	h->place.why = strdup(why);
 }
 
 void placing_drop(struct hosted *h)
 {
-	const struct drop drop = { .job_id = h->id, .epoch = coord_epoch(h->coord) };
-	size_t n = 0;
+	struct drop drop = { .job_id = h->id, .epoch = coord_epoch(h->coord) };
 	forget_all(&h->place);
-	if (!h->place.wanted)
-		return;
-	h->place.wanted = false;
-	void *bytes = drop_pack(&drop, &n);
-	links_send(h->d, LINK_DROP, h->id, 0, bytes, n);
+	for (drop.part = 0; drop.part < h->n_parts; drop.part++) {
+		size_t n = 0;
+		if (!h->part[drop.part].wanted)
+			continue;
+		h->part[drop.part].wanted = false;
+		void *bytes = drop_pack(&drop, &n);
+		links_send_down(h->d, h->part[drop.part].node, LINK_DROP, h->id, drop.part, bytes, n, NULL);
+	}
 }

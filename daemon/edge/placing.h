@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The coordinator's side of a placement: asks a node to have the job's part, until it has or says why not; tells it
- * when the part is no longer wanted. Private to the edge; loop thread.
+/* The coordinator's side of a placement: asks a node to have a part of the job, until it has or says why not; tells it
+ * when the part is no longer wanted. A job runs with all of its parts or not at all. Private to the edge; loop thread.
  *
  * The node gets one packed message (cluster/placement_message.h), also when it is this gaccd: then it is sent over the
  * link of this process, and what is sent is what another machine would get. The specification goes out of the job's
@@ -12,28 +12,34 @@
 
 #include "edge/hosted.h"
 
-/* From here on a node is to have the part. What cannot be sent for want of memory is sent by the tick. */
+/* From here on nodes are to have all parts. What cannot be sent for want of memory is sent by the tick. */
 void placing_send(struct hosted *, struct now);
-/* Sends the placement again, until it is answered. */
+/* Sends the placements again that are not answered. */
 void placing_tick(struct hosted *, struct now);
-/* The message that placing_send sends, whose end are h->tensors; for free(). NULL: no memory. */
-void *placing_pack(const struct hosted *, size_t *out_n);
+/* The part's node has a new link: it is asked again, whatever it has answered, since its answer may be lost and it may
+ * have missed windows. */
+void placing_linked(struct hosted *, uint32_t part);
+/* The message that placing_send sends for a part, whose end are h->tensors; for free(). NULL: no memory. */
+void *placing_pack(const struct hosted *, uint32_t part, size_t *out_n);
 
 /* ---- what it will say ---- */
 /* The next window of the journal; its bits are taken with true. false: no memory. */
 bool placing_note_window(struct hosted *, const struct decided *);
 /* The packed tensor set of the journal, which is copied. false: no memory. */
 bool placing_note_tensors(struct hosted *, const void *packed, size_t n);
-/* The checkpoint that the job begins with, which is copied. false: no memory. */
+/* What each part is told of the checkpoint that the job begins with, [n_parts] with one path, which is copied. false:
+ * no memory. */
 bool placing_note_restore(struct hosted *, const struct part_restore *);
 
 /* ---- the node's answers ---- */
 /* The node has the part: so says any report about it. */
-void placing_answered(struct hosted *);
-/* It has not, for this reason. */
-void placing_refused(struct hosted *, enum status, const char *why);
+void placing_answered(struct hosted *, uint32_t part);
+/* It has not, for this reason. A job that has begun is degraded while a node elsewhere refuses a part, and that node is
+ * asked again. Else the tick ends the job, and with it its other parts: their nodes give their memory back, which they
+ * would keep if the parts were only dropped. */
+void placing_refused(struct hosted *, uint32_t part, enum status, const char *why);
 
-/* The part is no longer wanted where it is. What is kept for its placement is freed. */
+/* The parts are no longer wanted where they are. What is kept for their placements is freed. */
 void placing_drop(struct hosted *);
 
 #endif

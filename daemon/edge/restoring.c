@@ -11,6 +11,7 @@
 #include "runtime/manifest_commit.h"
 #include "runtime/manifest_updates.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -120,14 +121,15 @@ static struct loss_scale first_scale(const struct reading *r, const struct resto
 							       : loss_scale_first(rules, r->h->spec->loss_scale);
 }
 
-/* The sum goes with its shape: the same ranks, micro-batches, type and loss scale; else the window begins anew. */
+/* The sum goes with its shape: the same ranks and parts, micro-batches, type and loss scale; else the window begins
+ * anew. */
 static bool takes_carry(const struct reading *r, const struct commit *last)
 {
 	struct hosted *h = r->h;
 	const struct manifest *m = r->m;
 	char why[200] = "", text[300];
 	double loss_scale = last->next.scale.scale;
-	uint32_t micro_size = last->next_micro_size;
+	uint32_t micro_size = last->next_micro_size, was_parts = m->n_parts ? m->n_parts : 1;
 	if (!m->inside_window)
 		return false;
 	if (m->ranks != h->spec->ranks || m->micro_size != micro_size || m->loss_scale != loss_scale ||
@@ -136,12 +138,15 @@ static bool takes_carry(const struct reading *r, const struct commit *last)
 			 "they are of %u ranks, micro_size %u, %.8s and loss scale %g, the job has %u, %u, %s and %g",
 			 m->ranks, m->micro_size, m->accumulate_dtype, m->loss_scale, h->spec->ranks, micro_size,
 			 dtype_name(h->spec->accumulate_dtype), loss_scale);
+	else if (was_parts != h->n_parts)
+		snprintf(why, sizeof(why), "each part has a sum of its own: they are of %u part%s, the job has %u",
+			 was_parts, was_parts == 1 ? "" : "s", h->n_parts);
 	else if (r->other_sum)
 		snprintf(why, sizeof(why), "they were added with other values of %s than the job's", r->other_sum);
 	else
 		return true;
 	snprintf(text, sizeof(text), "%llu micro-batches of window %llu are dropped, the window begins anew: %s",
-		 (unsigned long long)m->count, (unsigned long long)m->window, why);
+		 (unsigned long long)m->carry.count, (unsigned long long)m->window, why);
 	hosted_event(h, true, "CarryDropped", -1, text);
 	return false;
 }
@@ -173,6 +178,19 @@ static uint32_t first_micro_size(const struct hosted *h, const struct restored *
 	return v.micro_size;
 }
 
+/* The saved job may have had more ranks, or larger windows: what its last outcome says beyond this job's bounds would
+ * be refused as nonsense wherever it is read. */
+static void fit(struct commit *last, const struct job_spec *spec)
+{
+	const uint64_t most = (uint64_t)spec->ranks * spec->max_micro_size;
+	if (last->last_rank >= spec->ranks)
+		last->last_rank = 0;
+	if (last->micro_size > spec->max_micro_size)
+		last->micro_size = spec->max_micro_size;
+	if (last->micro_count > most)
+		last->micro_count = most;
+}
+
 /* Fills in all but the updates, which are there already. */
 static void fill_base(const struct reading *r, struct restored *b)
 {
@@ -184,34 +202,53 @@ static void fill_base(const struct reading *r, struct restored *b)
 	b->last.job_id = h->id;
 	b->last.epoch = coord_epoch(h->coord);
 	b->last.final = 0;
+	fit(&b->last, h->spec);
 	b->last.next_micro_size = first_micro_size(h, b);
 	b->last.next.scale = first_scale(r, b);
 }
 
-static bool give_to_node(const struct reading *r, const struct restored *b)
+static void put_files(struct engine_file *to, const struct checkpoint_file *f, int from)
+{
+	for (int i = from; i < ENGINE_FILES; i++) {
+		to[i].bytes = f[i].bytes;
+		memcpy(to[i].sha256, f[i].sha256, sizeof(to[i].sha256));
+	}
+}
+
+/* A part that had counted nothing begins with nothing. */
+static void put_carry(struct engine_restore *to, const struct manifest_carry *c)
+{
+	to->carry = to->file[CHECKPOINT_CARRY].bytes > 0;
+	to->count = c->count;
+	to->sum_weight = c->sum_weight;
+	to->sum_loss = c->sum_loss;
+	to->last_rank = c->last_rank;
+	to->window_lr = c->lr;
+	to->lr_rank = c->lr_rank;
+}
+
+static bool give_to_nodes(const struct reading *r, const struct restored *b)
 {
 	const struct manifest *m = r->m;
-	double scale = b->last.next.scale.scale;
+	const bool carry = takes_carry(r, &b->last);
+	struct part_restore to[MANIFEST_MAX_PARTS];
 	struct engine_restore from = { .window = m->window,
 				       .applied_step = m->applied_step,
 				       .params_digest = m->params_digest,
-				       .loss_scale = scale,
+				       .loss_scale = b->last.next.scale.scale,
 				       .micro_size = b->last.next_micro_size,
-				       .count = m->count,
-				       .sum_weight = m->sum_weight,
-				       .sum_loss = m->sum_loss,
-				       .last_rank = m->last_rank,
-				       .window_lr = m->lr,
-				       .lr_rank = m->lr_rank,
-				       .carry = takes_carry(r, &b->last),
 				       .owner = r->owner,
 				       .same_ranges = r->same_ranges };
-	for (int i = 0; i < ENGINE_FILES; i++) {
-		from.file[i].bytes = m->file[i].bytes;
-		memcpy(from.file[i].sha256, m->file[i].sha256, sizeof(from.file[i].sha256));
+	assert(r->h->n_parts <= MANIFEST_MAX_PARTS);
+	put_files(from.file, m->file, CHECKPOINT_MODEL);
+	for (uint32_t i = 0; i < r->h->n_parts; i++) {
+		to[i] = (struct part_restore){ from, r->path, strlen(r->path) };
+		if (carry && m->n_parts)
+			put_files(to[i].from.file, m->part[i].file, CHECKPOINT_CARRY);
+		if (carry)
+			put_carry(&to[i].from, m->n_parts ? &m->part[i].carry : &m->carry);
 	}
-	const struct part_restore to = { from, r->path, strlen(r->path) };
-	return placing_note_restore(r->h, &to);
+	return placing_note_restore(r->h, to);
 }
 
 /* Nobody waits for it: it is before every COMMIT in the journal. */
@@ -240,7 +277,7 @@ static enum status begin(struct reading *r)
 			 "restore_from %.200s is another checkpoint than the one that the job began with", r->path);
 		return ST_LAYOUT_MISMATCH;
 	}
-	if (!give_to_node(r, b))
+	if (!give_to_nodes(r, b))
 		return ST_NO_MEMORY;
 	if (h->has_base)
 		return ST_OK;

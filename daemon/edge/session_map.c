@@ -134,7 +134,7 @@ static void on_request(void *arg, uint64_t conn, const struct listen_peer *peer,
 		refuse(d, conn, st, why.text);
 		return;
 	}
-	struct part *part = part_find(&d->node, session_job_id(q.session));
+	struct part *part = part_for_rank(&d->node, session_job_id(q.session), session_rank(q.session));
 	struct session_key k = { .uid = peer->uid, .rank = session_rank(q.session) };
 	memcpy(k.token, q.token, sizeof(k.token));
 	if (!part) {
@@ -159,7 +159,7 @@ static void on_refused(void *arg, uint64_t conn, enum status st, const char *why
 static void on_closed(void *arg, uint64_t conn, const struct attach_note *note)
 {
 	struct daemon *d = arg;
-	struct part *part = note ? part_find(&d->node, note->job) : NULL;
+	struct part *part = note ? part_of_rank(&d->node, note->job, note->rank) : NULL;
 	if (!part)
 		return;
 	part->n_links--;

@@ -7,6 +7,7 @@
 #include "engine/progress.h"
 #include "proto/failpoint.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
@@ -28,7 +29,14 @@ struct engine_answer engine_answer_to(const struct engine *e, const struct engin
 				       .x = r->x,
 				       .window_lr = r->window_lr,
 				       .lr_rank = r->lr_rank,
-				       .version = ENGINE_CHANNEL_VERSION };
+				       .version = ENGINE_CHANNEL_VERSION,
+				       .life = e->life,
+				       .comm = c->comm };
+}
+
+struct coll_id engine_comm_id(const struct engine *e, const struct engine_command *c)
+{
+	return (struct coll_id){ .job = e->mem.plan->job_id, .epoch = e->state.r.epoch, .term = c->term, .k = c->comm };
 }
 
 void engine_note_told(struct engine *e)
@@ -37,7 +45,7 @@ void engine_note_told(struct engine *e)
 }
 
 /* Waits for room when the socket is full; a closed socket ends the engine. */
-void engine_send(struct engine *e, const struct engine_answer *a)
+void engine_send_with(struct engine *e, const struct engine_answer *a, const void *tail)
 {
 	int rc;
 	if (FAILPOINT_ERROR(engine_answer_before)) {
@@ -46,12 +54,18 @@ void engine_send(struct engine *e, const struct engine_answer *a)
 	}
 	if (e->running)
 		engine_note_told(e);
-	while ((rc = packet_send(e->fd, a, sizeof(*a), NULL, 0, NULL, 0)) == -EAGAIN) {
+	while ((rc = packet_send(e->fd, a, sizeof(*a), tail, a->n_tail, NULL, 0)) == -EAGAIN) {
 		struct pollfd p = { .fd = e->fd, .events = POLLOUT };
 		poll(&p, 1, -1);
 	}
 	if (rc < 0)
 		e->ended = true;
+}
+
+void engine_send(struct engine *e, const struct engine_answer *a)
+{
+	assert(!a->n_tail);
+	engine_send_with(e, a, NULL);
 }
 
 void engine_reply(struct engine *e, const struct engine_command *c, enum status st, const char *why)

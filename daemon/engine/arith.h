@@ -7,8 +7,8 @@
  * memory. The control and the status segment are host memory in every job and are not behind this: everybody, an
  * implementation included, reads and writes them directly.
  *
- * Operations have done their work when they return. Main thread. Slots and halves are below the plan's numbers: what
- * comes from outside is checked before.
+ * Operations have done their work when they return. Main thread, `reduce` and `broadcast` excepted. Slots and halves
+ * are below the plan's numbers: what comes from outside is checked before.
  *
  * Errors. An operation returns ST_OK, or another status when the device has failed. What it was to write then holds
  * anything that a death in the middle could leave, and no further operation will succeed. So every result goes to
@@ -30,6 +30,7 @@
 #include <stdint.h>
 
 struct arith;
+struct coll; /* coll/coll.h */
 
 /* One micro-batch of a pass. */
 struct arith_source {
@@ -67,6 +68,16 @@ struct arith_ops {
 	enum status (*add)(struct arith *, uint32_t dst, uint32_t src, bool first, const struct arith_source *s,
 			   uint32_t n, uint64_t *nonfinite, struct arith_norm *norm);
 	enum status (*inspect)(struct arith *, uint32_t half, struct arith_norm *out);
+	/* Half dst = the sum over all parts of the job, of which half src is this one's; filled: something is in src,
+	 * else it is set to zeros first. Only for a job of several parts. Not for the main thread:
+	 * it runs on the communication thread, and nothing else may use the two halves meanwhile (reads of src
+	 * excepted, if it is filled). Its result is no device's: what it returns is the
+	 * communicator's failure. */
+	enum status (*reduce)(struct arith *, struct coll *, uint32_t dst, uint32_t src, bool filled);
+	/* The parameters, and the masters if there are some, of part `root` in all parts. Like reduce, for the
+	 * communication thread; nothing else may use the parameters of the other parts meanwhile. If it fails, they
+	 * hold anything. */
+	enum status (*broadcast)(struct arith *, struct coll *, uint32_t root);
 	/* Half dst = clamp(scale * half src): the reduced gradient of the client optimizer. */
 	enum status (*scale)(struct arith *, uint32_t dst, uint32_t src, double scale, double clip_value);
 	enum status (*zero_slot)(struct arith *, uint32_t slot);

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The operations of arith.h on host memory: turns the numbers of slots and halves into pointers into the mapped
- * segments; pass.c, update.c, norms.c and params.c do the work. For the engine; main thread, with the workers; reads
- * also on the thread that writes checkpoints. */
+ * segments; pass.c, sum_parts.c, update.c, norms.c and params.c do the work. For the engine; main thread, with the
+ * workers; reads also on the thread that writes checkpoints, `reduce` and `broadcast` on the communication thread. */
 #include "engine/arith_host.h"
 
 #include "engine/finite.h"
 #include "engine/norms.h"
 #include "engine/params.h"
 #include "engine/pass.h"
+#include "engine/sum_parts.h"
 #include "engine/update.h"
 
 #include <assert.h>
@@ -21,6 +22,7 @@ struct host {
 	struct workers *workers;
 	struct gaps *gaps;
 	struct pass *pass;
+	struct sum_parts *sum_parts; /* NULL: the job has one part */
 	struct update *update;
 	struct norms *norms;
 };
@@ -75,7 +77,22 @@ static enum status zero_slot(struct arith *a, uint32_t slot)
 	return ST_OK;
 }
 
+static enum status reduce(struct arith *a, struct coll *coll, uint32_t dst, uint32_t src, bool filled)
+{
+	const struct host *h = host(a);
+	return sum_parts_run(h->sum_parts, coll, half_of(h, dst), half_of(h, src), filled);
+}
+
 /* ---- the first parameters ---- */
+
+static enum status broadcast(struct arith *a, struct coll *coll, uint32_t root)
+{
+	const struct memory *m = host(a)->m;
+	enum status st = coll_broadcast(coll, m->params, plan_role_bytes(m->plan, SEG_PARAMS), root);
+	if (!st && m->master)
+		st = coll_broadcast(coll, m->master, plan_role_bytes(m->plan, SEG_MASTER), root);
+	return st;
+}
 
 static enum status put(struct arith *a, uint32_t slot, uint64_t offset, uint64_t bytes)
 {
@@ -169,6 +186,7 @@ static void close_host(struct arith *a)
 	norms_free(h->norms);
 	update_free(h->update);
 	pass_free(h->pass);
+	sum_parts_free(h->sum_parts);
 	gaps_free(h->gaps);
 	free(h);
 }
@@ -177,6 +195,8 @@ static const struct arith_ops operations = {
 	.close = close_host,
 	.add = add,
 	.inspect = inspect,
+	.reduce = reduce,
+	.broadcast = broadcast,
 	.scale = scale,
 	.zero_slot = zero_slot,
 	.put = put,
@@ -204,6 +224,8 @@ enum status arith_host_open(struct arith **out, const struct memory *m, const ch
 	enum status st = gaps_new(&h->gaps, m->plan);
 	if (!st)
 		st = pass_new(&h->pass, m->plan, h->gaps, k, workers);
+	if (!st && m->plan->n_parts > 1)
+		st = sum_parts_new(&h->sum_parts, m->plan, k);
 	if (!st)
 		st = update_new(&h->update, m, k, workers);
 	if (!st)

@@ -14,11 +14,12 @@
 
 #include <stdint.h>
 
-#define ENGINE_CHANNEL_VERSION 13
+#define ENGINE_CHANNEL_VERSION 15
 #define ENGINE_CHANNEL_FD 3 /* the engine's end, inherited */
 #define ENGINE_MAX_FDS 64   /* in one packet */
 /* bytes of present bitmap that a packet can carry: 2^20 tensors */
 #define ENGINE_MAX_PRESENT 131072
+#define ENGINE_MAX_TAIL 65536 /* bytes behind an answer */
 
 enum engine_op {
 	/* the first command, with the descriptors: the plan, then plan_segments() in order. What one packet cannot
@@ -63,14 +64,38 @@ enum engine_op {
 	   and `result` says what has happened in it */
 	ENGINE_PROGRESS,
 	/* window: takes back an armed GO. `result` is the phase that the window is in then (enum window_phase) */
-	ENGINE_DISARM
+	ENGINE_DISARM,
+
+	/* Jobs of several parts alone. A communicator is named by term and comm; engine/comm.h has the table. */
+
+	/* term, comm, join_ns: becomes a member of it, instead of an older one. Behind the answer, its address for the
+	   board */
+	ENGINE_JOIN,
+	/* term, comm, slot (a part), part_life; behind the struct, that part's address. It joins when it has all of
+	   them, and PROGRESS tells the end of that */
+	ENGINE_ADDRESS,
+	/* term, comm: leaves it; a call that runs in it ends, and whoever waits for that is answered CANCELLED */
+	ENGINE_ABORT,
+	/* term, comm, slot (a part): takes the parameters and masters of that part, which has some. Answered when they
+	   are ready, as PUT_PARAMS */
+	ENGINE_FILL
 };
 
 /* Of a PROGRESS, about pushes that came in cells. After the record that has it, and its `told`. */
 enum progress_kind {
 	PROGRESS_COMPLETE = 1, /* no rank owes the window anything any more: once for a pass or flush that made it so */
 	PROGRESS_VOID = 2,     /* rank, micro, nonfinite_count: a push was refused as void */
-	PROGRESS_NONFINITE = 3 /* the same: one was counted, and has non-finite elements */
+	PROGRESS_NONFINITE = 3, /* the same: one was counted, and has non-finite elements */
+	/* comm, news, connected, pieces: of its communicator, in any window; status, suspects and text if it is LOST.
+	   At most two MOVES a second */
+	PROGRESS_COMM = 4
+};
+
+/* Of a PROGRESS_COMM. */
+enum comm_news {
+	COMM_JOINED = 1, /* all parts are connected: operations may come */
+	COMM_LOST = 2,	 /* they could not be connected */
+	COMM_MOVES = 3	 /* a call gets on, by `connected` or `pieces` */
 };
 
 /* Of an ADD. Numbers are those of gacc.v1.PushResult. */
@@ -107,6 +132,7 @@ struct engine_command {
 	uint64_t sgen;
 	uint64_t window;
 	uint64_t term, attempt;
+	uint64_t comm; /* JOIN, ADDRESS, ABORT, FILL: the communicator. GO of several parts: the one to sum in */
 	uint32_t micro;
 	uint32_t slot;
 	double loss_scale; /* ADD: that the gradients carry; 0 = 1 */
@@ -117,10 +143,11 @@ struct engine_command {
 	int64_t unix_nanos; /* when it was pushed */
 	uint32_t zero_after;
 	uint32_t leave;			   /* FLUSH: this rank has left for good */
-	uint32_t n_present;		   /* bytes behind this struct. ADD: bitmap, 0 = all tensors */
+	uint32_t n_present;		   /* bytes behind this struct. ADD: bitmap, 0 = all tensors. ADDRESS: of it */
 	uint32_t last;			   /* PUT_PARAMS, ACK_STEP */
 	uint32_t want_norms, close, armed; /* GO */
 	uint32_t inside_window;		   /* CHECKPOINT */
+	uint32_t window_only;		   /* CHECKPOINT inside a window: without parameters and optimizer state */
 	uint64_t offset, bytes;
 	/* COMMIT */
 	uint64_t applied_step; /* after this step */
@@ -133,15 +160,21 @@ struct engine_command {
 	uint64_t job_id, epoch, generation, incarnation;
 	uint32_t log_level, log_format; /* base/log.h */
 	char kernels[16];		/* table to use (math/kernels.h); "" = the best of this CPU */
+	char coll_address[48];		/* START of several parts: where the others reach it */
+	int64_t stall_ns;		/* START of several parts: without progress of the others */
+	int64_t join_ns;		/* JOIN: for all of it */
+	uint64_t part_life;		/* ADDRESS */
 };
 
+/* Followed by n_tail bytes: the answer to JOIN alone has some. */
 struct engine_answer {
 	uint32_t op;	 /* of the command; ENGINE_START: this is the HELLO */
 	uint32_t status; /* enum status */
 	uint64_t id;
 	uint64_t window;
 	uint32_t rank;
-	uint32_t result; /* ADD: enum push_result; DISARM, PROGRESS: above */
+	/* ADD: enum push_result; DISARM, PROGRESS: above; GO of several parts that is not OK: the phase, as DISARM */
+	uint32_t result;
 	uint64_t attempt;
 	/* CLOSE and GO: what the frozen window holds; COMMIT: the params digest, and nonfinite is the record's
 	 * params_nonfinite */
@@ -164,6 +197,11 @@ struct engine_answer {
 	double loss_scale;
 	uint32_t micro_size;
 	uint32_t micro; /* PROGRESS */
+	uint64_t life;	/* HELLO of several parts: random, not 0. A communicator has one life of each engine */
+	/* JOIN, GO of several parts, FILL, PROGRESS_COMM: its communicator */
+	uint64_t comm, pieces, suspects; /* pieces: received or produced; suspects: bit s, part s */
+	uint32_t connected, news;	 /* other parts that have joined; enum comm_news */
+	uint32_t n_tail;
 	struct engine_dir dir;
 	struct engine_file file[ENGINE_FILES];
 	char text[160]; /* why, when status is not OK */

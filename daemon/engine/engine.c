@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The life of the engine process: takes its memory, reads gaccd's commands and hands them to push.c, window.c, step.c
- * and saving.c, runs the passes, and ends. Called by main.c; the engine's main thread. */
+ * saving.c and joining.c, runs the passes, and ends. Called by main.c; the engine's main thread. */
 #include "engine/engine.h"
 
 #include "engine/arith_host.h"
@@ -20,10 +20,6 @@
 
 #define BURST 256 /* commands read before a pass gets its turn */
 #define EVENTS 64 /* of one turn; the others stay for the next */
-
-/* Data of what is watched besides the bells, whose data is their rank. */
-#define CHANNEL UINT64_MAX
-#define SNAPSHOT (UINT64_MAX - 1)
 
 struct packet {
 	struct engine_command c;
@@ -113,7 +109,7 @@ static enum status build(struct engine *e, const struct engine_command *c, char 
 		st = arith_host_open(&e->arith, &e->mem, c->kernels, e->workers);
 	if (!st)
 		st = snapshot_new(&e->snapshot, &e->mem, e->arith, e->workers, segment_memory_available);
-	if (!st && !watch(e->epoll, snapshot_fd(e->snapshot), SNAPSHOT))
+	if (!st && !watch(e->epoll, snapshot_fd(e->snapshot), WATCH_SNAPSHOT))
 		st = ST_IO_ERROR;
 	if (st == ST_INVALID_CONFIG)
 		snprintf(why, n_why, "this CPU cannot run the %.16s kernels", c->kernels);
@@ -127,6 +123,8 @@ static enum status start(struct engine *e, const struct engine_command *c, char 
 	snprintf(ident, sizeof(ident), "engine %" PRIu64, c->job_id);
 	log_init(ident, (enum log_format)c->log_format, (enum log_level)c->log_level);
 	enum status st = FAILPOINT_ERROR(engine_start_fds);
+	if (!st)
+		st = joining_start(e, c);
 	if (!st)
 		st = build(e, c, why, n_why);
 	if (!st)
@@ -178,6 +176,8 @@ static void on_stop(struct engine *e, const struct engine_command *c)
 	if (e->running) {
 		push_refuse(e, UINT32_MAX, UINT64_MAX, ST_ENGINE_DOWN);
 		window_disarm(e, ST_ENGINE_DOWN);
+		step_drop_sum(e, ST_ENGINE_DOWN);
+		fill_drop(e, ST_ENGINE_DOWN);
 	}
 	engine_reply(e, c, ST_OK, NULL);
 	e->ended = true;
@@ -203,7 +203,7 @@ static void dispatch(struct engine *e, const struct packet *p)
 		window_close(e, c);
 		break;
 	case ENGINE_GO:
-		step_go(e, c);
+		(e->mem.plan->n_parts > 1 ? step_go_parts : step_go)(e, c);
 		break;
 	case ENGINE_DISARM:
 		step_disarm(e, c);
@@ -222,6 +222,18 @@ static void dispatch(struct engine *e, const struct packet *p)
 		break;
 	case ENGINE_PING:
 		engine_reply(e, c, ST_OK, "");
+		break;
+	case ENGINE_JOIN:
+		joining_join(e, c);
+		break;
+	case ENGINE_ADDRESS:
+		joining_address(e, c, p->present);
+		break;
+	case ENGINE_ABORT:
+		joining_abort(e, c);
+		break;
+	case ENGINE_FILL:
+		fill_begin(e, c);
 		break;
 	case ENGINE_CHECKPOINT:
 		saving_begin(e, c, p->present);
@@ -297,6 +309,7 @@ static void read_commands(struct engine *e, struct packet *p)
 
 static void destroy(struct engine *e)
 {
+	joining_fini(e);
 	snapshot_free(e->snapshot);
 	if (e->arith)
 		e->arith->ops->close(e->arith);
@@ -313,25 +326,27 @@ static int patience(struct engine *e)
 {
 	if (e->running && push_has_work(e))
 		return 0;
-	return e->boxes.n_listed[LIST_LOOK] ? BOXES_LOOK_AGAIN_MS : -1;
+	return e->boxes.n_listed[LIST_LOOK] ? BOXES_LOOK_AGAIN_MS : comm_patience_ms(e->comm);
 }
 
 static void turn(struct engine *e, struct packet *packet)
 {
 	struct epoll_event ev[EVENTS];
-	bool commands = false;
+	bool commands = false, joined = false;
 	int n = epoll_wait(e->epoll, ev, EVENTS, patience(e));
 	for (int i = 0; i < n; i++) {
-		if (ev[i].data.u64 == SNAPSHOT)
+		if (ev[i].data.u64 == WATCH_SNAPSHOT)
 			saving_end(e);
-		commands = commands || ev[i].data.u64 == CHANNEL;
+		commands = commands || ev[i].data.u64 == WATCH_CHANNEL;
+		joined = joined || ev[i].data.u64 == WATCH_COMM;
 	}
 	if (commands)
 		read_commands(e, packet);
 	if (!e->running || e->ended)
 		return;
+	joining_go_on(e, joined);
 	for (int i = 0; i < n; i++)
-		if (ev[i].data.u64 < SNAPSHOT)
+		if (ev[i].data.u64 < WATCH_COMM)
 			boxes_look(e, (uint32_t)ev[i].data.u64);
 	boxes_look_again(e);
 	push_pass(e);
@@ -340,13 +355,13 @@ static void turn(struct engine *e, struct packet *packet)
 	step_vote_if_due(e);
 }
 
-int engine_main(int channel_fd)
+int engine_main(int channel_fd, const struct engine_net *net)
 {
-	struct engine e = { .fd = channel_fd, .mem = MEMORY_NONE, .exit_code = ENGINE_EXIT_OK };
+	struct engine e = { .fd = channel_fd, .mem = MEMORY_NONE, .program_net = net, .exit_code = ENGINE_EXIT_OK };
 	struct packet *packet = malloc(sizeof(*packet));
 	signal(SIGXFSZ, SIG_IGN); /* a checkpoint that grows too large is an error, not the end */
 	e.epoll = epoll_create1(EPOLL_CLOEXEC);
-	if (!packet || e.epoll < 0 || !watch(e.epoll, channel_fd, CHANNEL)) {
+	if (!packet || e.epoll < 0 || !watch(e.epoll, channel_fd, WATCH_CHANNEL)) {
 		close(channel_fd);
 		return ENGINE_EXIT_REFUSED;
 	}

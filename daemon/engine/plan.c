@@ -47,6 +47,14 @@ uint64_t plan_role_bytes(const struct plan *p, enum segment_role role)
 	}
 }
 
+void plan_shares(const struct plan *p, uint64_t *out)
+{
+	const uint64_t units = (p->n_elements + PLAN_SHARE_ALIGN - 1) / PLAN_SHARE_ALIGN;
+	for (uint32_t s = 0; s < p->n_parts; s++)
+		out[s] = s * units / p->n_parts * PLAN_SHARE_ALIGN;
+	out[p->n_parts] = p->n_elements;
+}
+
 int plan_segments(const struct plan *p, struct plan_segment *out, int n)
 {
 	int k = 0;
@@ -134,6 +142,8 @@ static const char *scalars_wrong(const struct plan *p)
 		return "ranks or micro_size";
 	if (control_page_bytes(p->ranks, p->max_micro_size, p->threads, p->n_tensors) == 0)
 		return "ranks times max_micro_size, or n_tensors";
+	if (p->part >= p->n_parts || p->n_parts > PLAN_MAX_PARTS)
+		return "part or n_parts";
 	if (p->threads == 0 || p->threads > PLAN_MAX_THREADS || p->slots == 0 || p->slots > PLAN_MAX_SLOTS)
 		return "threads or slots";
 	if (p->slots_per_rank == 0 || (uint64_t)p->ranks * p->slots_per_rank > p->slots)

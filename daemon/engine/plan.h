@@ -14,7 +14,8 @@
 
 #include <stdint.h>
 
-#define PLAN_VERSION 4
+#define PLAN_VERSION 5
+#define PLAN_MAX_PARTS 16 /* of a job; control/part.h */
 #define PLAN_MAX_THREADS 256
 #define PLAN_MAX_SLOTS 65536
 
@@ -67,6 +68,7 @@ struct plan {
 	uint64_t n_optim_groups, optim_groups_offset; /* struct optim_group[] */
 	uint64_t names_bytes, names_offset;	      /* char[] */
 	uint64_t numbers_offset; /* uint32_t[ranks]: the job's numbers of this engine's ranks; 0: they are the same */
+	uint32_t part, n_parts;	 /* of the job: part < n_parts <= PLAN_MAX_PARTS */
 };
 
 static inline const struct plan_tensor *plan_tensors(const struct plan *p)
@@ -91,6 +93,11 @@ static inline uint32_t plan_rank_number(const struct plan *p, uint32_t rank)
 {
 	return p->numbers_offset ? ((const uint32_t *)((const char *)p + p->numbers_offset))[rank] : rank;
 }
+
+/* The arena in shares, one for each part: part s owns the elements [out[s], out[s + 1]). All but the last end at
+ * multiples of PLAN_SHARE_ALIGN; a small arena leaves parts with nothing. out has n_parts + 1 places. */
+#define PLAN_SHARE_ALIGN (8 * KERNEL_BLOCK)
+void plan_shares(const struct plan *p, uint64_t *out);
 
 /* The segments of a job, in a fixed order: what gaccd creates before the engine starts and passes after the plan. */
 struct plan_segment {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The inside of the engine process, shared by engine.c (life), push.c (pushes), boxes.c (mailboxes), window.c
- * (sessions, flushes, the end of a window), step.c (commits), saving.c (checkpoints) and answers.c. Main thread only.
+ * (sessions, flushes, the end of a window), step.c (votes and commits), step_parts.c (votes of several parts), saving.c
+ * (checkpoints), joining.c (communicators) and answers.c. Main thread only.
  *
  * `state` equals the record in force; it is changed only right before control_page_publish.
  */
@@ -11,14 +12,41 @@
 #include "engine/arith.h"
 #include "engine/boxes.h"
 #include "engine/channel.h"
+#include "engine/comm.h"
+#include "engine/engine.h"
 #include "engine/go.h"
 #include "engine/judge.h"
 #include "engine/memory.h"
 #include "engine/snapshot.h"
 #include "engine/workers.h"
 
+/* Data of what `epoll` watches besides the bells, whose data is their rank. */
+#define WATCH_CHANNEL UINT64_MAX
+#define WATCH_SNAPSHOT (UINT64_MAX - 1)
+#define WATCH_COMM (UINT64_MAX - 2)
+
+/* What the communication thread does for a GO. */
+struct sum_task {
+	struct arith *arith;
+	uint32_t dst, src; /* halves */
+	bool filled;
+};
+
+/* A FILL: `command` waits until all parts are connected, or its bytes move; or it was the last one, and is done. */
+enum fill_stage { FILL_NONE, FILL_CONNECTS, FILL_COPIES };
+struct fill_task {
+	struct arith *arith;
+	uint32_t root;
+};
+struct fill {
+	enum fill_stage stage; /* FILL_NONE: none is at hand */
+	struct engine_command command;
+	bool done;
+	struct fill_task task; /* of the communication thread until comm_is_working says no */
+};
+
 struct engine {
-	int epoll; /* of channel, snapshots and the bells of mailboxes */
+	int epoll; /* of channel, snapshots, the communicator and the bells of mailboxes */
 	int fd;
 	struct memory mem;
 	struct control_state state;
@@ -32,6 +60,16 @@ struct engine {
 	struct engine_answer saved; /* to the CHECKPOINT under way */
 	uint32_t owing;		    /* ranks that owe the open window something */
 	struct go_armed armed;
+	/* For jobs of several parts. */
+	const struct engine_net *program_net;
+	struct coll_net *net; /* made by the first JOIN, as `comm` is; NULL before */
+	struct comm *comm;
+	uint64_t life; /* 0: the job has one part */
+	int64_t stall_ns;
+	char coll_address[sizeof(((struct engine_command *)0)->coll_address)];
+	struct go_sum sum;
+	struct sum_task sum_task; /* the communication thread's, until comm_is_working says no */
+	struct fill fill;
 	bool running; /* HELLO was sent */
 	bool ended;
 	int exit_code;
@@ -39,8 +77,12 @@ struct engine {
 
 /* answers.c */
 struct engine_answer engine_answer_to(const struct engine *, const struct engine_command *, enum status);
+/* The communicator that a command names. */
+struct coll_id engine_comm_id(const struct engine *, const struct engine_command *);
 /* The record in force is noted as told first: a successor will not go on from an older one. */
 void engine_send(struct engine *, const struct engine_answer *);
+/* With a->n_tail bytes behind it. */
+void engine_send_with(struct engine *, const struct engine_answer *, const void *tail);
 /* Answers with status only; `why` may be NULL. */
 void engine_reply(struct engine *, const struct engine_command *, enum status, const char *why);
 /* An answer is about to rely on the record in force; engine_send does this itself. */
@@ -97,19 +139,54 @@ void saving_begin(struct engine *, const struct engine_command *, const unsigned
 void saving_end(struct engine *);
 void saving_restore(struct engine *, const struct engine_command *, const unsigned char *tail);
 
+/* joining.c */
+/* Takes what START says of it. */
+enum status joining_start(struct engine *, const struct engine_command *);
+void joining_join(struct engine *, const struct engine_command *);
+void joining_address(struct engine *, const struct engine_command *, const unsigned char *blob);
+void joining_abort(struct engine *, const struct engine_command *);
+/* What has become of the communicator's calls; is_due: comm_fd is readable. */
+void joining_go_on(struct engine *, bool is_due);
+/* Leaves. Before the memory goes: if a call hangs that may use it, the process ends here. */
+void joining_fini(struct engine *);
+
 /* step.c */
+/* Of a job of one part. */
 void step_go(struct engine *, const struct engine_command *);
 /* Votes, if an armed GO waits for no more than this. After whatever may have completed the window. */
 void step_vote_if_due(struct engine *);
+/* Votes with the norm that is known, or gives the same vote again. For step_parts.c. */
+void step_vote(struct engine *, const struct engine_command *go);
 void step_disarm(struct engine *, const struct engine_command *);
 void step_commit(struct engine *, const struct engine_command *);
 void step_ack(struct engine *, const struct engine_command *);
 void step_put_params(struct engine *, const struct engine_command *);
 void step_init_params(struct engine *, const struct engine_command *);
+/* A fill writes, or may still write, to parameters that are not ready: the command, which would, too, is answered
+ * NOT_READY. */
+bool step_is_being_filled(struct engine *, const struct engine_command *);
 /* Does what the record in APPLYING says, or what is left of it, and opens the next window. */
 void step_finish(struct engine *);
 /* The parameters are whole, and what inspect_params said of them: record, and trainers may see them. ST_NONFINITE with
  * why: some are inf or NaN, and nothing has changed. */
 enum status step_params_ready(struct engine *, const struct arith_params *, char *why, size_t n_why);
+
+/* fill.c */
+void fill_begin(struct engine *, const struct engine_command *);
+/* Answers the FILL at hand with this status; the caller ends its communicator. */
+void fill_drop(struct engine *, enum status);
+/* The communicator is connected; could not be connected; has come back from a fill. */
+void fill_on_connected(struct engine *);
+void fill_on_lost(struct engine *, const struct comm_event *why);
+void fill_on_done(struct engine *, const struct comm_event *done);
+
+/* step_parts.c */
+void step_go_parts(struct engine *, const struct engine_command *);
+/* Answers the GO at hand with this status; if its sum is being taken, its communicator is over. */
+void step_drop_sum(struct engine *, enum status);
+/* The communicator is connected; could not be connected; has come back from a sum. */
+void step_on_connected(struct engine *);
+void step_on_lost(struct engine *, const struct comm_event *why);
+void step_on_sum(struct engine *, const struct comm_event *done);
 
 #endif

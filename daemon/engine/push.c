@@ -277,7 +277,8 @@ static void take_batch(struct engine *e, struct batch *b)
 	struct accum_entry *entry[KERNEL_MAX_SLOTS] = { NULL };
 	memset(b, 0, sizeof(*b));
 	b->n = b->n_good = next_entries(e, entry, KERNEL_MAX_SLOTS);
-	b->completes = accum_completes(&e->accum, &e->state, entry, b->n);
+	/* several parts look at the sum of all of them, later */
+	b->completes = e->mem.plan->n_parts == 1 && accum_completes(&e->accum, &e->state, entry, b->n);
 	for (uint32_t i = 0; i < b->n; i++)
 		b->entry[i] = *entry[i];
 }

@@ -20,6 +20,11 @@ static bool take_path(char *out, size_t n_out, const unsigned char *tail, size_t
 	return true;
 }
 
+static enum snapshot_what what(const struct engine_command *c)
+{
+	return c->window_only ? SNAPSHOT_WINDOW : c->inside_window ? SNAPSHOT_ALL : SNAPSHOT_STATE;
+}
+
 void saving_begin(struct engine *e, const struct engine_command *c, const unsigned char *tail)
 {
 	const struct control_record *r = &e->state.r;
@@ -33,7 +38,7 @@ void saving_begin(struct engine *e, const struct engine_command *c, const unsign
 		st = ST_NONFINITE;
 		snprintf(why, sizeof(why), "the parameters are not finite");
 	} else
-		st = snapshot_begin(e->snapshot, &e->state, path, c->inside_window, why, sizeof(why));
+		st = snapshot_begin(e->snapshot, &e->state, path, what(c), why, sizeof(why));
 	if (st) {
 		engine_reply(e, c, st, why);
 		return;
@@ -75,6 +80,8 @@ void saving_restore(struct engine *e, const struct engine_command *c, const unsi
 		engine_reply(e, c, ST_OK, NULL);
 		return;
 	}
+	if (step_is_being_filled(e, c))
+		return;
 	if (c->n_present <= sizeof(r) || !take_path(path, sizeof(path), tail + sizeof(r), c->n_present - sizeof(r))) {
 		engine_reply(e, c, ST_INVALID_ARGUMENT, "no path");
 		return;

@@ -125,8 +125,9 @@ static uint64_t master_start(const struct plan *p)
 
 static bool add_areas(struct snapshot *s)
 {
-	return add_area(s, SEG_PARAMS, 0) && add_area(s, SEG_MASTER, master_start(s->m->plan) * sizeof(float)) &&
-	       add_area(s, SEG_STATE0, 0) && add_area(s, SEG_STATE1, 0) &&
+	return (!s->with_state ||
+		(add_area(s, SEG_PARAMS, 0) && add_area(s, SEG_MASTER, master_start(s->m->plan) * sizeof(float)) &&
+		 add_area(s, SEG_STATE0, 0) && add_area(s, SEG_STATE1, 0))) &&
 	       (!s->inside_window || add_area(s, s->x ? SEG_ACCUM1 : SEG_ACCUM0, 0));
 }
 
@@ -158,7 +159,7 @@ static enum status prepare(struct snapshot *s, const struct control_state *c, co
 	return s->path && s->held && s->out && add_areas(s) && capture_window(s, c) ? ST_OK : ST_NO_MEMORY;
 }
 
-enum status snapshot_begin(struct snapshot *s, const struct control_state *c, const char *path, bool inside_window,
+enum status snapshot_begin(struct snapshot *s, const struct control_state *c, const char *path, enum snapshot_what what,
 			   char *why, size_t n_why)
 {
 	if (s->active) {
@@ -166,7 +167,8 @@ enum status snapshot_begin(struct snapshot *s, const struct control_state *c, co
 		return ST_SLOT_BUSY;
 	}
 	s->x = c->r.x;
-	s->inside_window = inside_window && c->r.filled; /* a sum of nothing is not worth a file */
+	s->with_state = what != SNAPSHOT_WINDOW;
+	s->inside_window = what != SNAPSHOT_STATE && c->r.filled; /* a sum of nothing is not worth a file */
 	enum status st = prepare(s, c, path);
 	int error = st ? 0 : pthread_create(&s->thread, NULL, snapshot_writer, s);
 	if (error) {

@@ -43,7 +43,7 @@ struct snapshot {
 	uint32_t n_areas;
 	char *path;
 	uint32_t x;
-	bool inside_window;
+	bool with_state, inside_window;
 	uint32_t ranks, micro_size;
 	unsigned char *window; /* data of CHECKPOINT_WINDOW */
 	/* the writer's, until `finished` */

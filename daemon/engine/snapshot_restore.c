@@ -37,7 +37,7 @@ struct target {
 
 /* A file under way. */
 struct source {
-	const char *name;
+	char name[CHECKPOINT_FILE_NAME];
 	int fd;
 	struct safetensors *s;
 	const struct safe_tensor *tensor;
@@ -79,12 +79,13 @@ static enum status match(const struct restore *x, const struct source *f, const 
 
 static enum status open_source(struct restore *x, enum checkpoint_part part, uint64_t n_wanted, struct source *f)
 {
-	*f = (struct source){ .name = checkpoint_part_name(part), .fd = -1 };
+	*f = (struct source){ .fd = -1 };
+	checkpoint_file_name(f->name, part, x->m->plan->part, x->m->plan->n_parts);
 	if (!x->r->file[part].bytes)
 		return wrong(x, ST_LAYOUT_MISMATCH, "the checkpoint has no %s", f->name);
 	if (FAILPOINT_ERROR(engine_load_file_before))
 		return wrong(x, ST_IO_ERROR, "reading %s: %s", f->name, strerror(EIO));
-	enum status st = checkpoint_open_file(x->dir_fd, part, x->r->owner, &f->fd, x->why, x->n_why);
+	enum status st = checkpoint_open_file(x->dir_fd, f->name, x->r->owner, &f->fd, x->why, x->n_why);
 	if (!st)
 		st = safetensors_read(f->name, f->fd, &f->s, x->why, x->n_why);
 	if (st)

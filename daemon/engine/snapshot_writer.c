@@ -188,8 +188,9 @@ static enum status write_files(struct snapshot *s)
 	enum status st = checkpoint_make_dir(s->path, &s->dir, &fd, s->why, sizeof(s->why));
 	if (st)
 		return st;
-	st = write_arrays(s, fd, CHECKPOINT_MODEL);
-	if (!st)
+	if (s->with_state)
+		st = write_arrays(s, fd, CHECKPOINT_MODEL);
+	if (!st && s->with_state)
 		st = write_arrays(s, fd, CHECKPOINT_OPTIMIZER);
 	if (!st && s->inside_window)
 		st = write_arrays(s, fd, CHECKPOINT_CARRY);

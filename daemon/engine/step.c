@@ -19,10 +19,25 @@ static bool is_client(const struct engine *e)
 	return e->mem.plan->optim.type == OPTIM_CLIENT;
 }
 
+static bool is_divided(const struct engine *e)
+{
+	return e->mem.plan->n_parts > 1;
+}
+
+/* The half with the sum of the whole job, once a vote has been given: that of a job of several parts was taken into the
+ * other half, so that it can be taken again (step_parts.c). */
+static uint32_t sum_half(const struct engine *e)
+{
+	const struct control_record *r = &e->state.r;
+	return is_divided(e) ? 1 - r->x : r->filled ? r->x : ARITH_NO_HALF;
+}
+
 /* A new attempt after a vote reads the sum again: the vote may have failed because memory did. */
 static void know_norm(struct engine *e)
 {
 	const struct control_record *r = &e->state.r;
+	if (is_divided(e)) /* known: the sum was looked at when it had been taken */
+		return;
 	if (!r->filled)
 		e->norm = (struct arith_norm){ 0 };
 	else if (!e->norm_known || r->phase == WINDOW_PREPARED)
@@ -43,15 +58,15 @@ static void prepare(struct engine *e, const struct engine_command *c)
 	r->prepared_norms = 0;
 }
 
-static void vote(struct engine *e, const struct engine_command *c)
+void step_vote(struct engine *e, const struct engine_command *go)
 {
 	struct control_record *r = &e->state.r;
 	window_freeze(e);
-	bool known = r->phase == WINDOW_PREPARED && r->prepared_term == c->term && r->prepared_attempt == c->attempt;
+	bool known = r->phase == WINDOW_PREPARED && r->prepared_term == go->term && r->prepared_attempt == go->attempt;
 	if (!known)
-		prepare(e, c);
-	if (c->want_norms && !r->prepared_norms) {
-		arith_need("taking norms", e->arith->ops->norms(e->arith, r->filled ? r->x : ARITH_NO_HALF));
+		prepare(e, go);
+	if (go->want_norms && !r->prepared_norms) {
+		arith_need("taking norms", e->arith->ops->norms(e->arith, sum_half(e)));
 		r->prepared_norms = 1;
 		known = false;
 	}
@@ -60,10 +75,11 @@ static void vote(struct engine *e, const struct engine_command *c)
 		engine_publish(e);
 		FAILPOINT(engine_prepared_after);
 	}
-	struct engine_answer a = engine_answer_to(e, c, ST_OK);
+	struct engine_answer a = engine_answer_to(e, go, ST_OK);
 	a.sumsq = r->prepared_sumsq;
 	a.nonfinite = r->prepared_nonfinite;
 	a.digest = r->prepared_digest;
+	a.comm = go->comm;
 	engine_send(e, &a);
 }
 
@@ -78,7 +94,7 @@ void step_go(struct engine *e, const struct engine_command *c)
 	if (v.ruling == GO_WAITS)
 		e->armed = (struct go_armed){ .waits = true, .go = *c };
 	else
-		vote(e, c);
+		step_vote(e, c);
 }
 
 void step_vote_if_due(struct engine *e)
@@ -88,7 +104,7 @@ void step_vote_if_due(struct engine *e)
 		return;
 	e->armed.waits = false;
 	FAILPOINT(engine_armed_due);
-	vote(e, &go);
+	step_vote(e, &go);
 }
 
 void step_disarm(struct engine *e, const struct engine_command *c)
@@ -110,7 +126,7 @@ static const char *commit_wrong(const struct engine *e, const struct engine_comm
 		return number;
 	if (c->applied_step != r->applied_step + applied)
 		return "applied_step";
-	if (applied && !r->filled)
+	if (applied && !r->filled && !is_divided(e)) /* other parts may have added something */
 		return "outcome: nothing was added";
 	for (uint64_t i = 0; i < e->mem.plan->n_optim_groups && !number; i++)
 		number = commit_wrong_scalar(c, &e->mem.plan->optim, &plan_optim_groups(e->mem.plan)[i]);
@@ -203,9 +219,10 @@ static void apply(struct engine *e)
 	if (r->commit_outcome != STEP_APPLIED)
 		return;
 	if (is_client(e)) {
-		arith_before_write(e->arith, r->x ? SEG_ACCUM0 : SEG_ACCUM1);
+		const uint32_t sum = sum_half(e);
+		arith_before_write(e->arith, sum ? SEG_ACCUM0 : SEG_ACCUM1);
 		arith_need("scaling",
-			   e->arith->ops->scale(e->arith, 1 - r->x, r->x, r->commit_scale, r->commit_clip_value));
+			   e->arith->ops->scale(e->arith, 1 - sum, sum, r->commit_scale, r->commit_clip_value));
 		r->client_pending = 1;
 		r->client_window = r->window;
 		for (uint32_t i = 0; i < r->ranks; i++)
@@ -215,7 +232,7 @@ static void apply(struct engine *e)
 	protect_update(e);
 	/* odd before the first store to a parameter; a predecessor may have set it already */
 	atomic_fetch_or(&page->seq, 1);
-	arith_need("updating", e->arith->ops->update_run(e->arith, r, r->x, &params));
+	arith_need("updating", e->arith->ops->update_run(e->arith, r, sum_half(e), &params));
 	note_params(e, &params);
 }
 
@@ -223,6 +240,9 @@ static void open_window(struct engine *e)
 {
 	struct control_state *s = &e->state;
 	struct control_record *r = &s->r;
+	/* trainers read their reduced gradient in P[1-x], and a job of several parts has it in P[x] */
+	if (is_divided(e) && is_client(e) && r->commit_outcome == STEP_APPLIED)
+		r->x = 1 - r->x;
 	r->window++;
 	r->applied_step = r->commit_applied_step;
 	r->micro_size = r->commit_micro_size;
@@ -322,6 +342,8 @@ enum status step_params_ready(struct engine *e, const struct arith_params *p, ch
 	e->state.r.params_digest = p->digest;
 	e->state.r.params_ready = 1;
 	engine_publish(e);
+	if (is_divided(e)) /* a fill that failed has left the page odd */
+		engine_show_status(e);
 	log_job(e->mem.plan->job_id, LOG_INFO, "ParamsReady", "parameters are ready, digest %016" PRIx64,
 		e->state.r.params_digest);
 	return ST_OK;
@@ -342,6 +364,14 @@ static void answer_params(struct engine *e, const struct engine_command *c, bool
 	engine_send(e, &a);
 }
 
+bool step_is_being_filled(struct engine *e, const struct engine_command *c)
+{
+	if (e->state.r.params_ready || !comm_is_filling(e->comm))
+		return false;
+	engine_reply(e, c, ST_NOT_READY, "another part's parameters are coming");
+	return true;
+}
+
 /* What a PUT_PARAMS names lies in its slot and in the parameters. */
 static bool is_inside(const struct plan *p, const struct engine_command *c)
 {
@@ -357,6 +387,8 @@ void step_put_params(struct engine *e, const struct engine_command *c)
 		engine_reply(e, c, ST_SESSION_FENCED, "a newer process has attached as this rank");
 		return;
 	}
+	if (step_is_being_filled(e, c))
+		return;
 	if (!were_ready) {
 		enum status st = ST_OK;
 		if (!is_inside(e->mem.plan, c)) {
@@ -381,6 +413,8 @@ void step_init_params(struct engine *e, const struct engine_command *c)
 {
 	char why[sizeof(((struct engine_answer *)0)->text)] = "";
 	bool were_ready = e->state.r.params_ready;
+	if (step_is_being_filled(e, c))
+		return;
 	if (!were_ready) {
 		arith_need("drawing parameters", e->arith->ops->init(e->arith));
 		enum status st = check_and_declare(e, why, sizeof(why));

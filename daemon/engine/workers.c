@@ -44,7 +44,7 @@ static void relax(void)
 {
 	_mm_pause();
 }
-static void flush_subnormals(void)
+void workers_flush_subnormals(void)
 {
 	_mm_setcsr(_mm_getcsr() | 0x8040); /* FTZ | DAZ */
 }
@@ -53,7 +53,7 @@ static void relax(void)
 {
 	__asm__ volatile("yield");
 }
-static void flush_subnormals(void)
+void workers_flush_subnormals(void)
 {
 	uint64_t fpcr;
 	__asm__ volatile("mrs %0, fpcr" : "=r"(fpcr));
@@ -117,7 +117,7 @@ static void *thread_main(void *arg)
 	struct start s = *(struct start *)arg;
 	struct workers *w = s.w;
 	free(arg);
-	flush_subnormals();
+	workers_flush_subnormals();
 	for (uint32_t seen = 0;;) {
 		wait_change(w, &w->piece, seen, &w->asleep);
 		seen = atomic_load(&w->piece);
@@ -158,7 +158,7 @@ enum status workers_new(struct workers **out, uint32_t n)
 	w->thread = calloc(n, sizeof(*w->thread));
 	if (!w->thread)
 		goto fail;
-	flush_subnormals();
+	workers_flush_subnormals();
 	for (uint32_t i = 1; i < n; i++)
 		if (!start_thread(w, i))
 			goto fail;

@@ -26,4 +26,7 @@ void workers_free(struct workers *); /* joins the threads; NULL is fine */
  * the calling thread, in ascending order, because the work is too small to wake anyone. */
 void workers_run(struct workers *, workers_fn *fn, void *arg, uint32_t n_items, bool alone);
 
+/* What all of them do once; for a further thread that adds. */
+void workers_flush_subnormals(void);
+
 #endif

@@ -4,8 +4,10 @@
 #include "host/conf.h"
 
 #include "base/machine.h"
+#include "base/node_name.h"
 #include "text/yaml_table.h"
 
+#include <arpa/inet.h>
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -31,10 +33,28 @@ static const struct yaml_name formats[] = {
 	{ "auto", FORMAT_AUTO }, { "text", LOG_TEXT }, { "json", LOG_JSON }, { "journal", LOG_JOURNAL }, { NULL, 0 }
 };
 
-static const struct yaml_field node_keys[] = { KEY("name", STRING, IN(node, name), .initial = "%H", .min = 1,
-						   .max = 255,
-						   .doc = "This node's name in every message; %H is the host name."),
-					       { .name = NULL } };
+static const struct yaml_field node_keys[] = {
+	KEY("name", STRING, IN(node, name), .initial = "%H", .min = 1, .max = 255,
+	    .doc = "This node's name in every message; %H is the host name."),
+	KEY("data_address", STRING, IN(node, data_address), .initial = "127.0.0.1", .min = 1, .max = 45,
+	    .doc = "IP address where the engines of other nodes reach the engines of this one. Their connections are "
+		   "not "
+		   "encrypted."),
+	{ .name = NULL }
+};
+
+static const struct yaml_field cluster_keys[] = {
+	KEY("coordinator", STRING, IN(cluster, coordinator), .initial = "", .max = 300,
+	    .doc = "HOST:PORT (listen.tcp) of the gaccd that coordinates all jobs of the cluster; empty: this one "
+		   "does."),
+	KEY("token_file", STRING, IN(cluster, token_file), .initial = "", .max = MAX_PATH_BYTES,
+	    .doc = "File with the token of a coordinator on this machine that has no certificates."),
+	KEY("relay_min_uid", U32, IN(cluster, relay_min_uid), .initial = "1000", .min = 1, .max = UINT32_MAX - 1,
+	    .doc = "Calls that a node with a certificate passes on for users with a lower uid are refused."),
+	KEY("lease", MS, IN(cluster, lease_ms), .initial = "15s", .min = 1000, .max = 3600000,
+	    .doc = "A node that is silent for so long counts as down; its jobs wait for it."),
+	{ .name = NULL }
+};
 
 static const struct yaml_field listen_keys[] = {
 	KEY("socket", STRING, IN(listen, socket), .initial = "%t/gaccd.sock", .min = 1, .max = 100,
@@ -57,6 +77,10 @@ static const struct yaml_field tls_keys[] = {
 	KEY("key", STRING, IN(tls, key), .initial = "", .max = MAX_PATH_BYTES, .doc = "PEM file with its private key."),
 	KEY("ca", STRING, IN(tls, ca), .initial = "", .max = MAX_PATH_BYTES,
 	    .doc = "PEM file with the authorities whose certificates callers must have."),
+	KEY("revoked", STRING, IN(tls, revoked), .initial = "", .max = MAX_PATH_BYTES,
+	    .doc = "File with serial numbers of certificates that are no longer taken, in hex, one a line; read again "
+		   "on "
+		   "SIGHUP."),
 	{ .name = NULL }
 };
 
@@ -107,12 +131,20 @@ static const struct yaml_field log_keys[] = {
 
 static const struct yaml_field engine_keys[] = {
 	KEY("threads", U32, IN(engine, threads), .initial = "0", .max = 1024,
-	    .doc = "Threads of each engine; 0: one per CPU."),
+	    .doc = "Threads of each engine; 0: one per CPU. Engines of several parts of a job divide them."),
 	KEY("kernels", STRING, IN(engine, kernels), .initial = "auto", .min = 1, .max = 32,
 	    .doc = "Which kernels the engines use: auto (the fastest that this CPU has) or a name."),
 	KEY("timeout", MS, IN(engine, timeout_ms), .initial = "2m", .min = 1000, .max = 86400000,
 	    .doc = "An engine that gives no sign of life for so long is killed and started anew; nothing is lost. "
-		   "Longer than its longest pass."),
+		   "Longer than its longest pass. For engines of jobs of several parts, a quarter of it, but not less "
+		   "than 20 s."),
+	{ .name = NULL }
+};
+
+static const struct yaml_field coll_keys[] = {
+	KEY("stall", MS, IN(coll, stall_ms), .initial = "10s", .min = 1000, .max = 3600000,
+	    .doc = "An engine that gets nothing for so long from the other parts of its job gives up and names them; "
+		   "the coordinator then has them try again."),
 	{ .name = NULL }
 };
 
@@ -136,12 +168,14 @@ static const struct yaml_field checkpoint_keys[] = {
 	}
 static const struct yaml_field keys[] = {
 	SECTION(node, "The node."),
+	SECTION(cluster, "The cluster."),
 	SECTION(listen, "Who can call."),
 	SECTION(tls, "TLS with certificates on both sides, for TCP."),
 	SECTION(limits, "Limits."),
 	SECTION(history, "What can be looked back at, in state_dir/history.db."),
 	SECTION(log, "Log."),
 	SECTION(engine, "Engines."),
+	SECTION(coll, "Sums over several parts of a job."),
 	SECTION(launch, "Ranks that gaccd starts."),
 	SECTION(checkpoint, "Checkpoints."),
 	{ .name = "state_dir",
@@ -346,6 +380,24 @@ static enum status check(struct loaded *l)
 		return refuse(l, key(listen_keys, "tcp"),
 			      "listen.tcp: TCP on %.100s needs tls.cert, tls.key and tls.ca, or listen.token_file",
 			      c->listen.tcp);
+	if (*c->cluster.coordinator && !strchr(c->cluster.coordinator, ':'))
+		return refuse(l, key(cluster_keys, "coordinator"), "cluster.coordinator: \"%.100s\" must be HOST:PORT",
+			      c->cluster.coordinator);
+	if (*c->cluster.coordinator && !*c->tls.cert && !*c->cluster.token_file)
+		return refuse(l, key(cluster_keys, "coordinator"),
+			      "cluster.coordinator: a link to %.100s needs tls.cert, tls.key and tls.ca, or "
+			      "cluster.token_file",
+			      c->cluster.coordinator);
+	if (*c->cluster.coordinator && !node_name_ok(c->node.name, strlen(c->node.name)))
+		return refuse(l, key(node_keys, "name"),
+			      "node.name: \"%.100s\" must be 1 to 64 letters, digits and .-_ in a cluster",
+			      c->node.name);
+	struct in_addr v4;
+	struct in6_addr v6;
+	if (inet_pton(AF_INET, c->node.data_address, &v4) != 1 && inet_pton(AF_INET6, c->node.data_address, &v6) != 1)
+		return refuse(l, key(node_keys, "data_address"),
+			      "node.data_address: \"%.100s\" must be an IP address, 10.0.0.7 or fd00::7",
+			      c->node.data_address);
 	if (!*c->tls.cert != !*c->tls.key || !*c->tls.cert != !*c->tls.ca)
 		return refuse(l,
 			      key(tls_keys, *c->tls.cert  ? "cert"

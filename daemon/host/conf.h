@@ -20,7 +20,14 @@
 struct conf {
 	struct {
 		char *name;
+		char *data_address; /* an IP address */
 	} node;
+	struct {
+		char *coordinator; /* HOST:PORT; "": this gaccd coordinates */
+		char *token_file;
+		uint64_t lease_ms;
+		uint32_t relay_min_uid;
+	} cluster;
 	struct {
 		char *socket;
 		char *attach_socket; /* not a key: <socket>.attach */
@@ -32,6 +39,7 @@ struct conf {
 	} listen;
 	struct {
 		char *cert, *key, *ca;
+		char *revoked; /* file of serial numbers; "": none */
 	} tls;
 	struct {
 		uint64_t host_memory;	       /* bytes */
@@ -62,6 +70,9 @@ struct conf {
 		char *kernels;	     /* "auto" or a kernel table's name */
 		uint64_t timeout_ms; /* without a sign of life; then it is killed */
 	} engine;
+	struct {
+		uint64_t stall_ms; /* without progress of a sum over several parts; then the attempt fails */
+	} coll;
 };
 
 struct conf_sources {

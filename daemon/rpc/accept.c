@@ -25,14 +25,45 @@ static bool find_header(const struct rpc_call *call, const char *key, const char
 	return false;
 }
 
+/* Whom the call is for, as a node or who has the token says; others are not believed. */
+static enum status read_relayed(struct rpc_call *call)
+{
+	struct rpc_peer *peer = &call->peer;
+	const char *digits;
+	size_t n;
+	uint64_t uid = 0;
+	if ((peer->role != RPC_ROLE_NODE && !peer->has_token) || !find_header(call, RPC_RELAYED_UID, &digits, &n))
+		return ST_OK;
+	for (size_t i = 0; i < n && uid < UINT32_MAX; i++)
+		uid = digits[i] >= '0' && digits[i] <= '9' ? uid * 10 + (uint64_t)(digits[i] - '0') : UINT32_MAX;
+	if (n == 0 || uid >= UINT32_MAX) /* (uid_t)-1 is nobody */
+		return ST_UNAUTHENTICATED;
+	peer->uid = (uid_t)uid;
+	peer->relayed = true;
+	return ST_OK;
+}
+
 static enum status find_peer(struct rpc_call *call)
 {
 	const char *authorization = NULL;
 	size_t n = 0;
 	find_header(call, "authorization", &authorization, &n);
 	enum status st = rpc_peer_find(call->server, call->grpc, authorization, n, &call->peer);
+	if (st == ST_OK && call->row->method->flags & RPC_RELAY)
+		st = read_relayed(call);
 	call->user = st == ST_OK ? (int64_t)call->peer.uid : RPC_UNAUTHENTICATED;
 	return call->row->method->flags & RPC_NEEDS_NO_IDENTITY ? ST_OK : st;
+}
+
+static bool may_call(const struct rpc_call *call)
+{
+	const struct rpc_peer *peer = &call->peer;
+	unsigned flags = call->row->method->flags;
+	if (flags & RPC_INTERNAL)
+		return !peer->is_unix && (peer->role == RPC_ROLE_NODE || peer->has_token);
+	if (peer->role == RPC_ROLE_NODE && peer->relayed)
+		return peer->uid >= call->server->config.relay_min_uid;
+	return (flags & RPC_NEEDS_NO_IDENTITY) || peer->role == RPC_ROLE_NONE || peer->role == RPC_ROLE_ADMIN;
 }
 
 /* OK: the call is counted in its user's quota of calls. Else the reason to refuse it. */
@@ -46,8 +77,12 @@ static enum status admit(struct rpc_call *call)
 	enum status st = find_peer(call);
 	if (st)
 		return st;
+	if (!may_call(call))
+		return ST_PERMISSION_DENIED;
 	if ((call->row->method->flags & RPC_NEEDS_DEADLINE) && !rpc_call_has_deadline(call))
 		return ST_INVALID_ARGUMENT;
+	if (server->config.relays && !server->relay && (call->row->method->flags & RPC_RELAY))
+		return ST_UNAVAILABLE;
 	return rpc_call_take_quota(server, &server->calls, call->user, 1) ? ST_OK : ST_RESOURCE_EXHAUSTED;
 }
 
@@ -55,8 +90,11 @@ static void refuse(struct rpc_call *call, enum status st)
 {
 	grpc_slice path = call->details.method;
 	char text[256];
-	const char *hint = rpc_error_text_refused(call->server, call->row, (const char *)GRPC_SLICE_START_PTR(path),
-						  GRPC_SLICE_LENGTH(path), call->user, st, text, sizeof(text));
+	bool by_peer = st == ST_PERMISSION_DENIED || (st == ST_UNAUTHENTICATED && call->peer.name[0]);
+	const char *hint =
+		by_peer ? rpc_error_text_peer(call->row, &call->peer, text, sizeof(text))
+			: rpc_error_text_refused(call->server, call->row, (const char *)GRPC_SLICE_START_PTR(path),
+						 GRPC_SLICE_LENGTH(path), call->user, st, text, sizeof(text));
 	rpc_fail(call, &(struct rpc_error){ .status = st, .message = text, .hint = hint });
 }
 
@@ -78,7 +116,9 @@ static void begin(struct rpc_call *call)
 		refuse(call, st);
 	} else {
 		rpc_call_take_slot(call);
-		if (call->read_ahead)
+		if (call->server->relay && call->row->method->flags & RPC_RELAY)
+			rpc_relay_begin(call);
+		else if (call->read_ahead)
 			rpc_call_take_message(call);
 		else
 			rpc_call_recv(call);

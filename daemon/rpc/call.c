@@ -123,6 +123,8 @@ void rpc_call_on_close(struct rpc_tag *tag, bool ok)
 	call->pending--;
 	call->closed = true;
 	rpc_call_drop_queue(call);
+	if (call->proxy)
+		call->proxy->closed(call);
 	rpc_call_end_if_over(call);
 }
 

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Inside the RPC layer: one call, as five files share it; no other file includes this. It is the only header of this
+/* Inside the RPC layer: one call, as six files share it; no other file includes this. It is the only header of this
  * room that includes gRPC's, because a call holds some of gRPC's structs. Loop thread, unless said otherwise.
  *
- * Each file calls only those below it: accept.c (a call comes), call_recv.c (the request, or the messages of a stream),
- * call_send.c (what goes back), call.c (its life), call_request.c (the request that it holds).
+ * Each file calls only those below it: accept.c (a call comes), relay.c (it is passed on), call_recv.c (the request, or
+ * the messages of a stream), call_send.c (what goes back), call.c (its life), call_request.c (the request that it
+ * holds).
  */
 #ifndef GACC_RPC_CALL_H
 #define GACC_RPC_CALL_H
@@ -15,6 +16,13 @@
 #include <grpc/slice.h>
 
 #define CALL_OF(tag_, member) ((struct rpc_call *)((char *)(tag_)-offsetof(struct rpc_call, member)))
+
+/* What a call that is passed on does in its handler's place (relay.c). */
+struct rpc_proxy {
+	void (*message)(struct rpc_call *call);	 /* `in` has arrived; NULL: the client has sent its last */
+	void (*writable)(struct rpc_call *call); /* the message has left */
+	void (*closed)(struct rpc_call *call);
+};
 
 struct rpc_call {
 	grpc_call *grpc;
@@ -43,6 +51,9 @@ struct rpc_call {
 	bool waits; /* for a turn in which it may send; counted in `pending` */
 	bool sent_metadata;
 	bool sent_status;
+
+	const struct rpc_proxy *proxy; /* NULL: a handler serves the call */
+	struct rpc_relay *relay;       /* its other half; NULL: there is none, or none any longer */
 
 	grpc_byte_buffer *in; /* the message that arrived; kept while the handler may read its bulk */
 	size_t held_bytes;    /* of it, in server->held */
@@ -111,5 +122,16 @@ void rpc_call_take_message(struct rpc_call *call);
 void rpc_call_on_turn(struct rpc_tag *tag, bool ok);
 void rpc_call_on_sent(struct rpc_tag *tag, bool ok);
 void rpc_call_on_finish(struct rpc_tag *tag, bool ok);
+/* What another server has answered. The buffers are taken. A message that has no room ends the call: CANCELLED. */
+enum status rpc_call_pass_message(struct rpc_call *call, grpc_byte_buffer *message);
+/* The reply that goes with the status OK; false: it has no room, and the call has ended for that. */
+bool rpc_call_pass_reply(struct rpc_call *call, grpc_byte_buffer *reply);
+/* Ends the call after the message that is on its way; both slices stay the caller's. */
+void rpc_call_pass_status(struct rpc_call *call, int code, grpc_slice text, grpc_slice detail);
+
+/* ---- relay.c ---- */
+
+/* Passes a call that has its slot on to server->relay. */
+void rpc_relay_begin(struct rpc_call *call);
 
 #endif

@@ -99,7 +99,9 @@ static void deliver(struct rpc_call *call)
 
 void rpc_call_take_message(struct rpc_call *call)
 {
-	if (!call->in)
+	if (call->proxy)
+		call->proxy->message(call);
+	else if (!call->in)
 		no_message(call);
 	else if (!call->answered && !call->closed)
 		deliver(call);

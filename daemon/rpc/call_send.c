@@ -2,6 +2,7 @@
 /* Answers of calls: one SEND_MESSAGE in flight, the others queued, and the status once the queue is empty. What waits
  * is counted in its user's quota. Loop thread; large replies are packed in the pool. */
 #include "rpc/call.h"
+#include "rpc/revoked.h"
 
 #include <assert.h>
 #include <stdarg.h>
@@ -101,9 +102,10 @@ void rpc_call_on_sent(struct rpc_tag *tag, bool ok)
 	rpc_call_give_queued(call);
 	if (ok)
 		send_next(call);
-	if (ok && !call->answered && !call->closed && call->row->method->on_writable &&
+	void (*on_writable)(struct rpc_call *) = call->proxy ? call->proxy->writable : call->row->method->on_writable;
+	if (ok && !call->answered && !call->closed && on_writable &&
 	    call->queue.bytes <= call->server->config.max_queued_bytes / 2)
-		call->row->method->on_writable(call);
+		on_writable(call);
 	rpc_call_end_if_over(call);
 }
 
@@ -208,6 +210,34 @@ static bool keep_reply(struct rpc_call *call, grpc_byte_buffer *buffer)
 	return true;
 }
 
+/* ---- what another server has answered ---- */
+
+enum status rpc_call_pass_message(struct rpc_call *call, grpc_byte_buffer *message)
+{
+	enum status st = may_send(call);
+	if (st == ST_OK)
+		return enqueue(call, message);
+	grpc_byte_buffer_destroy(message);
+	return st;
+}
+
+bool rpc_call_pass_reply(struct rpc_call *call, grpc_byte_buffer *reply)
+{
+	return keep_reply(call, reply);
+}
+
+/* Unlike an error of ours, this one drops no message: all that came before belong to the answer. */
+void rpc_call_pass_status(struct rpc_call *call, int code, grpc_slice text, grpc_slice detail)
+{
+	call->answered = true;
+	call->code = code;
+	call->text = grpc_slice_ref(text);
+	call->detail = grpc_slice_ref(detail);
+	send_next(call);
+}
+
+/* ---- ending, for handlers ---- */
+
 void rpc_finish(struct rpc_call *call, const ProtobufCMessage *reply)
 {
 	/* messages without fields are all the same on the wire */
@@ -302,4 +332,12 @@ void rpc_call_drain(struct rpc_call *call)
 {
 	if (call->row->method->flags & RPC_ENDS_ON_DRAIN)
 		rpc_fail(call, &(struct rpc_error){ .status = ST_DRAINING });
+}
+
+void rpc_call_end_revoked(struct rpc_call *call)
+{
+	const struct rpc_peer *peer = &call->peer;
+	if (peer->serial[0] && revoked_has(peer->serial))
+		rpc_failf(call, ST_UNAUTHENTICATED, "certificate \"%s\" (serial %s) is revoked", peer->name,
+			  peer->serial);
 }

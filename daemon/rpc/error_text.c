@@ -2,6 +2,7 @@
 /* Error texts of the RPC layer itself: for requests that cannot be decoded, exceed a quota or are refused. They tell
  * the client which limit it met and what to do. Any thread. */
 #include "rpc/private.h"
+#include "rpc/role.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -55,6 +56,41 @@ const char *rpc_error_text_refused(const struct rpc_server *server, const struct
 		snprintf(out_text, n_text, "%.*s: the call has no deadline", shown, path);
 		return "set a deadline (grpc-timeout)";
 	}
+	if (st == ST_UNAVAILABLE) {
+		snprintf(out_text, n_text, "%.*s: is for the coordinator, and this gaccd has no way to it", shown,
+			 path);
+		return "repeat the call; gaccd's log says more";
+	}
 	snprintf(out_text, n_text, "%.*s: %s", shown, path, status_info(st)->text);
 	return NULL;
+}
+
+const char *rpc_error_text_peer(const struct rpc_row *row, const struct rpc_peer *peer, char *out_text, size_t n_text)
+{
+	bool internal = row->method->flags & RPC_INTERNAL;
+	const char *wanted = internal ? "node" : "admin";
+	if (peer->is_unix) {
+		snprintf(out_text, n_text, "%s: is for the gaccd of another node, over TCP", row->path);
+		return "users need not call this; a node's gaccd does, with cluster.coordinator";
+	}
+	if (peer->relayed) {
+		snprintf(out_text, n_text, "%s: certificate \"%s\" of node %s: uid %u is below cluster.relay_min_uid",
+			 row->path, peer->name, peer->role_name, (unsigned)peer->uid);
+		return "call as another user, or on the coordinator's machine";
+	}
+	if (peer->revoked) {
+		snprintf(out_text, n_text, "%s: certificate \"%s\" (serial %s) is revoked", row->path, peer->name,
+			 peer->serial);
+		return "have the authority make another one";
+	}
+	if (peer->bad_role)
+		snprintf(out_text, n_text, "%s: certificate \"%s\": its URIs name several roles, or one without a name",
+			 row->path, peer->name);
+	else if (peer->role)
+		snprintf(out_text, n_text, "%s: certificate \"%s\" has the role %s/%s; needed: %s", row->path,
+			 peer->name, rpc_role_word(peer->role), peer->role_name, wanted);
+	else
+		snprintf(out_text, n_text, "%s: certificate \"%s\" has no role; needed: %s", row->path, peer->name,
+			 wanted);
+	return "use a certificate with one URI spiffe://CLUSTER/ROLE/NAME of that role as subject alternative name";
 }

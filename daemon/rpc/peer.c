@@ -2,6 +2,8 @@
 /* Identifies the client of a call: by the descriptor of its unix connection, its TLS certificate or its bearer token.
  * Loop thread. */
 #include "rpc/private.h"
+#include "rpc/revoked.h"
+#include "rpc/role.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,7 +26,32 @@ static bool peer_by_descriptor(const struct rpc_server *server, const char *uri,
 	return true;
 }
 
-/* Name of the certificate that mutual TLS has verified. */
+static bool read_role(grpc_auth_context *context, struct rpc_peer *out_peer)
+{
+	struct rpc_identity identity = { 0 };
+	const grpc_auth_property *property;
+	grpc_auth_property_iterator it =
+		grpc_auth_context_find_properties_by_name(context, GRPC_PEER_URI_PROPERTY_NAME);
+	while ((property = grpc_auth_property_iterator_next(&it)))
+		rpc_identity_add(&identity, property->value, property->value_length);
+	out_peer->role = identity.role;
+	memcpy(out_peer->role_name, identity.name, sizeof(out_peer->role_name));
+	out_peer->bad_role = identity.is_bad;
+	return !identity.is_bad;
+}
+
+static bool read_serial(grpc_auth_context *context, struct rpc_peer *out_peer)
+{
+	grpc_auth_property_iterator it =
+		grpc_auth_context_find_properties_by_name(context, GRPC_X509_PEM_CERT_PROPERTY_NAME);
+	const grpc_auth_property *pem = grpc_auth_property_iterator_next(&it);
+	if (!pem || !revoked_serial(pem->value, pem->value_length, out_peer->serial))
+		return false;
+	out_peer->revoked = revoked_has(out_peer->serial);
+	return !out_peer->revoked;
+}
+
+/* Name and role of the certificate that mutual TLS has verified. */
 static bool peer_by_certificate(grpc_call *call, struct rpc_peer *out_peer)
 {
 	grpc_auth_context *context = grpc_call_auth_context(call);
@@ -40,6 +67,7 @@ static bool peer_by_certificate(grpc_call *call, struct rpc_peer *out_peer)
 		     !memchr(property->value, 0, property->value_length);
 	if (known)
 		snprintf(out_peer->name, sizeof(out_peer->name), "%.*s", (int)property->value_length, property->value);
+	known = known && read_role(context, out_peer) && read_serial(context, out_peer);
 	grpc_auth_context_release(context);
 	return known;
 }
@@ -63,6 +91,7 @@ enum status rpc_peer_find(const struct rpc_server *server, grpc_call *call, cons
 	gpr_free(uri);
 	if (!known && token_ok(server, authorization, authorization_len)) {
 		snprintf(peer.name, sizeof(peer.name), "token");
+		peer.has_token = true;
 		known = true;
 	}
 	*out_peer = peer;

@@ -15,6 +15,7 @@ struct grpc_call;
 struct grpc_completion_queue;
 struct rpc_stop;
 struct rpc_tenant;
+struct rpc_upstream;
 
 struct rpc_row {
 	const struct rpc_method *method;
@@ -54,7 +55,10 @@ struct rpc_server {
 	struct rpc_quota calls;	 /* those that have slots */
 	struct rpc_quota held;	 /* bytes of requests in the hands of handlers */
 	struct rpc_quota queued; /* bytes that clients have not taken yet */
-	unsigned borrowed;	 /* buffers that gRPC has not returned (borrowed.c), and work in libuv's pool */
+	struct rpc_upstream *upstreams;
+	struct rpc_upstream *relay; /* one of them, or NULL */
+	/* buffers that gRPC has not returned (borrowed.c), work in libuv's pool, and streams to upstreams */
+	unsigned borrowed;
 	struct rpc_stop *stop;
 };
 
@@ -65,6 +69,8 @@ const struct rpc_row *rpc_row_find(const struct rpc_server *server, const char *
 void rpc_call_arm(struct rpc_tenant *tenant, const struct rpc_row *row);
 /* Ends the call with DRAINING if its row asks for that. */
 void rpc_call_drain(struct rpc_call *call);
+/* Ends the call if its peer's certificate is revoked. */
+void rpc_call_end_revoked(struct rpc_call *call);
 /* State of the stop, for server->stop; free() frees it. NULL: out of memory. */
 struct rpc_stop *rpc_stop_new(void);
 /* Continues a stop that waits, if nothing is out any longer. */
@@ -88,8 +94,12 @@ void *rpc_borrowed_new(struct rpc_server *server, void (*release)(void *arg), vo
 void rpc_borrowed_end(void *borrowed);
 
 /* The client that made this call: known by descriptor, certificate or token. UNAUTHENTICATED. */
+#define RPC_RELAYED_UID "gacc-uid" /* header of a relayed call: whom it is for */
 enum status rpc_peer_find(const struct rpc_server *server, struct grpc_call *call, const char *authorization,
 			  size_t authorization_len, struct rpc_peer *out_peer);
+
+/* Cancels the streams to all upstreams. */
+void rpc_upstreams_stop(struct rpc_server *server);
 
 /* From now on gRPC logs through base/log.h, a limited number of lines. */
 void rpc_log_hook_install(void);
@@ -107,5 +117,7 @@ void rpc_error_text_quota(const struct rpc_quota *shares, const char *what, int6
  * NULL: the hint of the status. */
 const char *rpc_error_text_refused(const struct rpc_server *server, const struct rpc_row *row, const char *path,
 				   size_t n_path, int64_t user, enum status st, char *out_text, size_t n_text);
+/* Error text for a call that this peer may not make; returns the hint. */
+const char *rpc_error_text_peer(const struct rpc_row *row, const struct rpc_peer *peer, char *out_text, size_t n_text);
 
 #endif

@@ -166,7 +166,8 @@ static void answer_services(struct rpc_call *call, response_msg *reply)
 	list.service = pointers;
 	for (size_t i = 0; i < server->n_rows && list.n_service < SERVICES_MAX; i++) {
 		const ProtobufCServiceDescriptor *service = server->rows[i].method->service;
-		if (is_listed(&list, service->name)) /* rows of a service may stand in several tables */
+		/* rows of a service may stand in several tables */
+		if (is_listed(&list, service->name) || (server->rows[i].method->flags & RPC_INTERNAL))
 			continue;
 		grpc__reflection__v1__service_response__init(&services[list.n_service]);
 		services[list.n_service].name = (char *)(uintptr_t)service->name; /* only read */

@@ -61,6 +61,15 @@ static enum rpc_kind kind_of(const Google__Protobuf__MethodDescriptorProto *meth
 	return method->server_streaming ? RPC_SERVER_STREAM : RPC_UNARY;
 }
 
+static bool handlers_ok(const struct rpc_row *row)
+{
+	const struct rpc_method *m = row->method;
+	bool ok = m->on_message && ((m->kind != RPC_CLIENT_STREAM && m->kind != RPC_BIDI) || m->on_half_close);
+	if (!ok)
+		log_error("%s: a handler is missing", row->path);
+	return ok;
+}
+
 static bool row_ok(const struct rpc_row *row, const Google__Protobuf__MethodDescriptorProto *method)
 {
 	static const char *const names[] = { "unary", "client stream", "server stream", "bidi" };
@@ -69,11 +78,21 @@ static bool row_ok(const struct rpc_row *row, const Google__Protobuf__MethodDesc
 		log_error("%s: the row says %s, the .proto %s", row->path, names[m->kind], names[kind_of(method)]);
 		return false;
 	}
-	if (!m->on_message || ((m->kind == RPC_CLIENT_STREAM || m->kind == RPC_BIDI) && !m->on_half_close)) {
-		log_error("%s: a handler is missing", row->path);
-		return false;
+	return handlers_ok(row);
+}
+
+/* The descriptor set does not have these, so only the table can be wrong. */
+static bool internal_ok(const struct rpc_server *server, size_t *n_found)
+{
+	bool ok = true;
+	for (size_t i = 0; i < server->n_rows; i++) {
+		const struct rpc_row *row = &server->rows[i];
+		if (!(row->method->flags & RPC_INTERNAL))
+			continue;
+		ok = handlers_ok(row) && ok;
+		*n_found += rpc_row_find(server, row->path, strlen(row->path)) == row;
 	}
-	return true;
+	return ok;
 }
 
 /* Is any method of this service served? */
@@ -112,7 +131,7 @@ enum status rpc_check_rows(const struct rpc_server *server)
 	if (!set)
 		return ST_NO_MEMORY;
 	size_t n_found = 0;
-	bool ok = true;
+	bool ok = internal_ok(server, &n_found);
 	for (size_t i = 0; i < set->n_file; i++)
 		for (size_t k = 0; k < set->file[i]->n_service; k++)
 			ok = service_ok(server, set->file[i]->package, set->file[i]->service[k], &n_found) && ok;

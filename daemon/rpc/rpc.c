@@ -4,10 +4,11 @@
 #include "rpc/rpc.h"
 
 #include "base/log.h"
+#include "rpc/credentials.h"
+#include "rpc/revoked.h"
 #include "rpc/tenants.h"
 #include "proto/handoff.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -40,6 +41,8 @@ static void set_defaults(struct rpc_config *config)
 		config->max_unread_bytes = 2u << 30;
 	if (config->max_call_bytes == 0)
 		config->max_call_bytes = 256u << 20;
+	if (config->relay_min_uid == 0)
+		config->relay_min_uid = 1000;
 	if (config->keepalive_ms == 0)
 		config->keepalive_ms = 10000;
 }
@@ -93,6 +96,16 @@ void rpc_server_free(struct rpc_server *server)
 	rpc_guards_fini(&server->guards);
 	free(server);
 	grpc_shutdown();
+}
+
+/* Calls that wait for long, as links do, would go on; new ones are refused anyway. */
+enum status rpc_server_revoke(struct rpc_server *server, const char *path)
+{
+	enum status st = revoked_load(path);
+	for (uint32_t i = 0; !st && i < server->config.max_calls; i++)
+		if (server->slots[i].call)
+			rpc_call_end_revoked(server->slots[i].call);
+	return st;
 }
 
 struct rpc_pool *rpc_server_pool(const struct rpc_server *server)
@@ -175,61 +188,17 @@ void rpc_server_fd_gone(struct rpc_server *server, uid_t uid)
 		rpc_tenant_leave(server, uid);
 }
 
-/* "127.x.y.z:port" or "[::1]:port" */
-static bool is_loopback(const char *address)
-{
-	char host[64];
-	struct in_addr v4;
-	const char *colon = strrchr(address, ':');
-	if (!colon || (size_t)(colon - address) >= sizeof(host))
-		return false;
-	snprintf(host, sizeof(host), "%.*s", (int)(colon - address), address);
-	if (strcmp(host, "[::1]") == 0)
-		return true;
-	return inet_pton(AF_INET, host, &v4) == 1 && ntohl(v4.s_addr) >> 24 == 127;
-}
-
-/* Contents of a PEM file, NUL-terminated. */
-static char *read_pem(const char *path)
-{
-	char *text = NULL;
-	FILE *file = fopen(path, "re");
-	size_t n = 0;
-	if (!file || getdelim(&text, &n, 0, file) < 0) {
-		log_error("cannot read %s: %s", path, strerror(errno));
-		free(text);
-		text = NULL;
-	}
-	if (file)
-		fclose(file);
-	return text;
-}
-
-static grpc_server_credentials *tls_credentials(const struct rpc_tcp_identity *identity)
-{
-	grpc_server_credentials *creds = NULL;
-	char *cert = read_pem(identity->cert_path), *key = read_pem(identity->key_path),
-	     *ca = read_pem(identity->ca_path);
-	grpc_ssl_pem_key_cert_pair pair = { .private_key = key, .cert_chain = cert };
-	if (cert && key && ca)
-		creds = grpc_ssl_server_credentials_create_ex(
-			ca, &pair, 1, GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY, NULL);
-	free(cert);
-	free(key);
-	free(ca);
-	return creds;
-}
-
 enum status rpc_server_listen_tcp(struct rpc_server *server, const char *address,
 				  const struct rpc_tcp_identity *identity, int *out_port)
 {
-	bool tls = identity->cert_path && identity->key_path && identity->ca_path;
-	if (!tls && (!identity->token_ok || !is_loopback(address))) {
+	struct rpc_tls_files files = { identity->cert_path, identity->key_path, identity->ca_path };
+	bool tls = rpc_tls_complete(&files);
+	if (!tls && (!identity->token_ok || !rpc_is_loopback(address))) {
 		log_error("%s: needs certificate, key and ca; a token alone is allowed on 127.0.0.1 and [::1] only",
 			  address);
 		return ST_INVALID_CONFIG;
 	}
-	grpc_server_credentials *creds = tls ? tls_credentials(identity) : grpc_insecure_server_credentials_create();
+	grpc_server_credentials *creds = tls ? rpc_tls_server(&files) : grpc_insecure_server_credentials_create();
 	if (!creds)
 		return ST_IO_ERROR;
 	int port = grpc_server_add_http2_port(server->overflow->grpc, address, creds);

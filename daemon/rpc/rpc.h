@@ -39,6 +39,10 @@ enum rpc_flags {
 	RPC_NEEDS_DEADLINE = 1 << 0,	/* a call without one is refused: INVALID_ARGUMENT */
 	RPC_NEEDS_NO_IDENTITY = 1 << 1, /* health */
 	RPC_ENDS_ON_DRAIN = 1 << 2,	/* rpc_server_stop answers open calls of this method with DRAINING */
+	/* between gaccds: not in the descriptor set nor in reflection; for callers over TCP whose certificate has the
+	 * role of a node, or who have the token, which is as powerful as gaccd itself. Others: PERMISSION_DENIED */
+	RPC_INTERNAL = 1 << 3,
+	RPC_RELAY = 1 << 4, /* passed on while the server has a relay (rpc/upstream.h) */
 };
 
 /* One row. Static storage. Handlers other than on_message may be NULL. */
@@ -66,13 +70,30 @@ struct rpc_method {
 	void (*on_end)(struct rpc_call *call, bool completed);
 };
 
+/* What a certificate is for, by its subject alternative name: the URI spiffe://CLUSTER/ROLE/NAME. */
+enum rpc_role {
+	RPC_ROLE_NONE, /* no certificate, or one without such a URI, which may what an admin may */
+	/* a gaccd that dials: may call RPC_INTERNAL rows, RPC_RELAY rows for its users, and those without identity */
+	RPC_ROLE_NODE,
+	RPC_ROLE_COORDINATOR, /* a gaccd that is dialled: may call only rows that need no identity */
+	RPC_ROLE_ADMIN,
+};
+#define RPC_ROLE_NAME_MAX 64
+
 struct rpc_peer {
 	bool is_unix;	     /* uid and pid come from the kernel (SO_PEERCRED) */
-	uid_t uid;	     /* TCP: (uid_t)-1 */
+	bool has_token;	     /* over TCP */
+	bool relayed;	     /* over TCP, by a node or with the token, for `uid` */
+	uid_t uid;	     /* TCP: (uid_t)-1, unless relayed */
 	pid_t pid;	     /* TCP: 0 */
 	uint64_t start_time; /* of that process, as the listener saw it; 0: it was gone already */
 	char name[128];	     /* TCP: the certificate's common name, or "token"; unix: "" */
-	char address[64];    /* for logs: "unix:pid=17", "ipv4:127.0.0.1:40000" */
+	enum rpc_role role;
+	bool revoked;			       /* its calls are refused */
+	bool bad_role;			       /* a certificate with several; its calls are refused */
+	char role_name[RPC_ROLE_NAME_MAX + 1]; /* "" without a role */
+	char serial[41];		       /* of the certificate, lower case hex; "" without one */
+	char address[64];		       /* for logs: "unix:pid=17", "ipv4:127.0.0.1:40000" */
 };
 
 struct rpc_config {
@@ -91,7 +112,9 @@ struct rpc_config {
 	size_t max_unread_bytes;
 	/* of a user's calls that gRPC has, and their headers, about; a connection beyond is closed. 0 = 256 MiB */
 	size_t max_call_bytes;
-	int keepalive_ms; /* ping period and how long to wait for its answer, each. 0 = 10 s */
+	bool relays;	     /* RPC_RELAY rows are only passed on: UNAVAILABLE without rpc_server_set_relay */
+	uid_t relay_min_uid; /* calls that a node relays for lower ones are refused. 0 = 1000 */
+	int keepalive_ms;    /* ping period and how long to wait for its answer, each. 0 = 10 s */
 };
 
 /* Server in state "adding rows". UNAVAILABLE, NO_MEMORY. */
@@ -118,8 +141,13 @@ enum status rpc_server_listen_tcp(struct rpc_server *server, const char *address
 				  const struct rpc_tcp_identity *identity, int *out_port);
 
 /* Checks the rows against the descriptor set (INTERNAL, each fault logged: a method without a row, a row without a
- * method, another streaming kind) and starts. */
+ * method, another streaming kind; of RPC_INTERNAL rows, only whether one is double) and starts. */
 enum status rpc_server_start(struct rpc_server *server);
+
+/* Reads the serial numbers of certificates that are no longer taken, one a line (rpc/revoked.h has the form), and ends
+ * the calls that are made with them. One list for the process. IO_ERROR, INVALID_CONFIG, NO_MEMORY: logged, and what
+ * was read before holds. */
+enum status rpc_server_revoke(struct rpc_server *server, const char *path);
 
 /* Serves a connected stream socket of a unix listener; takes fd, also on failure. UNAVAILABLE once stopping, IO_ERROR,
  * NO_MEMORY. */

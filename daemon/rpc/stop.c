@@ -37,6 +37,7 @@ static void on_drained(uv_timer_t *timer)
 	struct rpc_server *server = stop->server;
 	rpc_tenants_close(server);
 	server->stopping = true;
+	rpc_upstreams_stop(server);
 	uv_timer_start(timer, on_grace_over, (uint64_t)stop->grace_ms, 0);
 }
 

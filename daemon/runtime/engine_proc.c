@@ -192,23 +192,34 @@ static void on_process_exit(void *arg, int64_t exit_status, int term_signal)
 		free_if_over(e);
 }
 
+struct answer_packet {
+	struct engine_answer a;
+	unsigned char tail[ENGINE_MAX_TAIL];
+};
+
+static bool is_answer(const struct answer_packet *p, int n)
+{
+	return n >= (int)sizeof(p->a) && p->a.n_tail <= sizeof(p->tail) && n == (int)(sizeof(p->a) + p->a.n_tail) &&
+	       (!p->a.n_tail || p->a.op == ENGINE_JOIN);
+}
+
 static void read_answers(struct engine_proc *e)
 {
 	for (;;) {
-		struct engine_answer a;
+		struct answer_packet p;
 		int n_fds = 0;
-		int n = packet_recv(e->fd, &a, sizeof(a), NULL, &n_fds);
+		int n = packet_recv(e->fd, &p, sizeof(p), NULL, &n_fds);
 		if (n == -EAGAIN || n == -EINTR)
 			return;
-		if (n != (int)sizeof(a)) { /* closed, or nonsense: its exit tells the rest */
+		if (!is_answer(&p, n)) { /* closed, or nonsense: its exit tells the rest */
 			uv_poll_stop(&e->poll);
-			if (n > 0)
+			if (n > 0 || n == -EMSGSIZE)
 				engine_proc_kill(e, "the engine's answer cannot be understood");
 			return;
 		}
 		e->silent_ticks = 0;
-		if (a.op != ENGINE_PING)
-			e->events.answer(e->arg, &a);
+		if (p.a.op != ENGINE_PING)
+			e->events.answer(e->arg, &p.a, p.tail);
 		if (e->let_go || e->exited)
 			return;
 	}
@@ -303,8 +314,10 @@ static bool prepare_start(struct engine_proc *e, const struct engine_start *s)
 				      .generation = s->generation,
 				      .incarnation = s->incarnation,
 				      .log_level = (uint32_t)s->log_level,
-				      .log_format = (uint32_t)s->log_format };
+				      .log_format = (uint32_t)s->log_format,
+				      .stall_ns = s->stall_ns };
 	snprintf(c->kernels, sizeof(c->kernels), "%s", s->kernels);
+	snprintf(c->coll_address, sizeof(c->coll_address), "%s", s->coll_address ? s->coll_address : "");
 	e->starting.fds = fds;
 	e->starting.n_fds = s->n_fds;
 	return true;

@@ -21,8 +21,8 @@ struct engine_exit {
 };
 
 struct engine_events {
-	/* Also the HELLO (op ENGINE_START). */
-	void (*answer)(void *arg, const struct engine_answer *);
+	/* Also the HELLO (op ENGINE_START). tail: the n_tail bytes behind it, for the call. */
+	void (*answer)(void *arg, const struct engine_answer *, const void *tail);
 	/* The process is dead; the object is freed when this returns. Not called after engine_proc_close. */
 	void (*exited)(void *arg, const struct engine_exit *);
 };
@@ -35,6 +35,9 @@ struct engine_start {
 	int n_fds;
 	int log_level, log_format; /* base/log.h */
 	const char *kernels;	   /* name of a table in math/kernels.h; "" = the best of this CPU */
+	/* of several parts; else NULL and 0 */
+	const char *coll_address; /* the others reach the engine there */
+	int64_t stall_ns;
 };
 
 /* ST_IO_ERROR, ST_NO_MEMORY, with why. Not logged: who tries again for the same reason need not say so. `loop` is a

@@ -30,7 +30,7 @@ struct node {
 	uint64_t incarnation;
 	uint64_t descriptors_before; /* soft limit that this process was started with */
 	uint64_t host_bytes;	     /* of the segments and mailboxes of all parts */
-	struct part **part;	     /* published ones, by ascending id of their jobs */
+	struct part **part;	     /* published ones, ascending: job, then number */
 	uint32_t n_parts, parts_capacity;
 	/* bytes of tensor sets that ranks register in portions, and of those that came so */
 	struct rpc_quota collected;

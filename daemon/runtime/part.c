@@ -36,6 +36,25 @@ void part_random16(void *ctx, uint8_t out[16])
 
 /* ---- life ---- */
 
+/* What the state machine has to know, with the part's own copies behind it. false: no memory. */
+static bool take_ranks(struct part *p, const struct part_origin *o, struct part_spec *out)
+{
+	*out = part_whole(p->spec); /* the world is read before the part has its own number of ranks */
+	out->epoch = o->epoch;
+	assert(o->n_parts && o->part < o->n_parts);
+	if (o->n_parts == 1)
+		return true;
+	p->rank = malloc(o->n_ranks * sizeof(*p->rank));
+	if (!p->rank)
+		return false;
+	memcpy(p->rank, o->rank, o->n_ranks * sizeof(*p->rank));
+	p->own.ranks = o->n_ranks;
+	out->number = o->part;
+	out->n_parts = o->n_parts;
+	out->global = p->rank;
+	return true;
+}
+
 enum status part_new(struct node *node, const struct part_origin *o, const struct part_ports *ports, struct part **out)
 {
 	struct part *p = calloc(1, sizeof(*p));
@@ -43,10 +62,13 @@ enum status part_new(struct node *node, const struct part_origin *o, const struc
 		return ST_NO_MEMORY;
 	*p = (struct part){ .node = node,
 			    .id = o->job,
+			    .number = o->part,
+			    .n_parts = o->n_parts,
 			    .uid = o->uid,
 			    .user = strdup(o->user),
 			    .text = specification_hold(o->text),
-			    .spec = &o->text->spec,
+			    .own = o->text->spec,
+			    .spec = &p->own,
 			    .ports = *ports,
 			    .mem = { .plan_fd = -1 } };
 	memcpy(p->uuid, o->uuid, sizeof(p->uuid));
@@ -54,15 +76,17 @@ enum status part_new(struct node *node, const struct part_origin *o, const struc
 				.reply = ports->reply,
 				.engine_send = part_engine_send,
 				.report = ports->report,
+				.blob = ports->blob,
 				.allocate = on_allocate,
 				.event = on_event,
 				.process_alive = on_process_alive,
 				.random16 = part_random16,
 				.record = part_record,
 				.mailbox_over = part_mailbox_over };
-	struct part_spec whole = part_whole(p->spec);
-	whole.epoch = o->epoch;
-	enum status st = p->user ? job_new(&p->job, p->id, whole, p->uid, node->incarnation, &jp) : ST_NO_MEMORY;
+	struct part_spec is;
+	enum status st = ST_NO_MEMORY;
+	if (take_ranks(p, o, &is) && p->user)
+		st = job_new(&p->job, p->id, is, p->uid, node->incarnation, &jp);
 	if (st)
 		part_free(p);
 	else
@@ -70,13 +94,14 @@ enum status part_new(struct node *node, const struct part_origin *o, const struc
 	return st;
 }
 
-/* Where the part of this job is, or would be. */
-static uint32_t place_of(const struct node *n, uint64_t job)
+/* Where this part is, or would be. */
+static uint32_t place_of(const struct node *n, uint64_t job, uint32_t number)
 {
 	uint32_t lo = 0, hi = n->n_parts;
 	while (lo < hi) {
 		uint32_t mid = (lo + hi) / 2;
-		if (n->part[mid]->id < job)
+		const struct part *p = n->part[mid];
+		if (p->id < job || (p->id == job && p->number < number))
 			lo = mid + 1;
 		else
 			hi = mid;
@@ -84,16 +109,47 @@ static uint32_t place_of(const struct node *n, uint64_t job)
 	return lo;
 }
 
-struct part *part_find(const struct node *n, uint64_t job)
+/* The one at this place, if it is of this job. */
+static struct part *part_at(const struct node *n, uint32_t i, uint64_t job)
 {
-	uint32_t i = place_of(n, job);
 	return i < n->n_parts && n->part[i]->id == job ? n->part[i] : NULL;
+}
+
+struct part *part_first(const struct node *n, uint64_t job)
+{
+	return part_at(n, place_of(n, job, 0), job);
+}
+
+struct part *part_next(const struct part *p)
+{
+	return part_at(p->node, place_of(p->node, p->id, p->number) + 1, p->id);
+}
+
+struct part *part_find(const struct node *n, uint64_t job, uint32_t number)
+{
+	struct part *p = part_at(n, place_of(n, job, number), job);
+	return p && p->number == number ? p : NULL;
+}
+
+struct part *part_of_rank(const struct node *n, uint64_t job, uint32_t rank)
+{
+	struct part *p = part_first(n, job);
+	while (p && part_local(job_part(p->job), rank) == PART_NO_RANK)
+		p = part_next(p);
+	return p;
+}
+
+struct part *part_for_rank(const struct node *n, uint64_t job, uint32_t rank)
+{
+	struct part *p = part_of_rank(n, job, rank), *first = part_first(n, job);
+	return p || !first || rank < job_part(first->job)->world ? p : first;
 }
 
 enum status part_publish(struct part *p)
 {
 	struct node *n = p->node;
-	uint32_t i = place_of(n, p->id);
+	uint32_t i = place_of(n, p->id, p->number);
+	assert(!part_find(n, p->id, p->number));
 	struct part **list = array_grow(n->part, n->n_parts, &n->parts_capacity, sizeof(*list));
 	if (!list)
 		return ST_NO_MEMORY;
@@ -107,7 +163,7 @@ enum status part_publish(struct part *p)
 static void withdraw(struct part *p)
 {
 	struct node *n = p->node;
-	uint32_t i = place_of(n, p->id);
+	uint32_t i = place_of(n, p->id, p->number);
 	if (i == n->n_parts || n->part[i] != p)
 		return;
 	n->n_parts--;
@@ -139,6 +195,7 @@ void part_free(struct part *p)
 	free(p->restore_path);
 	free(p->save);
 	free(p->user);
+	free(p->rank);
 	specification_drop(p->text);
 	free(p);
 }
@@ -147,6 +204,11 @@ void part_on_order(struct part *p, const struct order *o)
 {
 	p->begun |= o->run;
 	job_on_order(p->job, o, node_now());
+}
+
+void part_on_board(struct part *p, const struct part_board *b)
+{
+	job_on_board(p->job, b, node_now());
 }
 
 void part_tick(struct part *p, struct now now)

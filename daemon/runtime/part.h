@@ -22,13 +22,15 @@ struct engine_proc;
 struct part_restore;
 struct rpc_call;
 
-/* What a part asks of the rest of gaccd. `part` is the struct part: the first two are given to its state machine as
+/* What a part asks of the rest of gaccd. `part` is the struct part: the first three are given to its state machine as
  * they are, whose ports know only a context. */
 struct part_ports {
 	/* Answers a trainer's call; a call that is gone is ignored. */
 	void (*reply)(void *part, uint64_t call, const struct reply *);
 	/* To the coordinator. */
 	void (*report)(void *part, const struct report *);
+	/* The same: the address of its engine, of a job of several parts. */
+	void (*blob)(void *part, const struct part_blob *);
 	/* Something that an operator wants to read; rank -1: the job. */
 	void (*event)(void *part, bool warning, const char *reason, int64_t rank, const char *text);
 	/* Its memory is there and its engine is up: ST_OK, each time an engine comes up; or why they will not be. */
@@ -79,6 +81,7 @@ struct part_tensors {
 	bool due;	       /* they are in `packed`, and not read yet */
 	int64_t asked_ns;      /* when the coordinator was asked to keep them, and has not answered; 0: it was not */
 	char *wrong;	       /* why they cannot be read */
+	bool refused;	       /* another part has others: they go when nobody looks at them any more */
 	size_t bytes;	       /* of memory of a set that came in portions, of node->collected */
 };
 
@@ -98,18 +101,32 @@ struct part_caller {
 
 struct collecting;
 
+/* What is being written of a part whose job another gaccd coordinates (edge/part_record.c). */
+struct part_noted {
+	bool writing; /* that it has begun */
+	bool going, gone;
+};
+
 struct part {
 	struct part_caller caller;
 	struct node *node;
-	uint64_t id; /* of the job */
+	uint64_t id;	  /* of the job */
+	uint64_t term;	  /* of the coordinator that has placed it last, as far as records tell */
+	uint32_t number;  /* in its job, from 0 */
+	uint32_t n_parts; /* of the job */
 	uint32_t uid;
 	uint8_t uuid[16];	     /* of the job */
 	char *user;		     /* the job's owner, as people read it */
-	struct specification *text;  /* held */
-	const struct job_spec *spec; /* of it */
+	struct specification *text;  /* held; the whole job's */
+	struct job_spec own;	     /* of `text`, but its ranks are those of the part; the memory behind it is lent */
+	const struct job_spec *spec; /* own */
+	uint32_t *rank;		     /* [spec->ranks]: their numbers in the job, ascending; NULL: it has all ranks */
 	struct part_ports ports;
 	struct job *job;
-	bool begun;	    /* its parameters are durable: what it has counted must not be lost */
+	bool begun; /* its parameters are durable: what it has counted must not be lost */
+	bool away;  /* another gaccd coordinates its job, and the journal here has a record of it */
+	struct part_noted noted;
+	bool placed;	    /* it has said that nothing of it is missing */
 	char *restore_path; /* of the checkpoint that its placement told it to begin with; NULL: of none */
 	struct part_memory mem;
 	struct part_engine engine;
@@ -129,7 +146,10 @@ struct part {
 
 /* What a part is made of. */
 struct part_origin {
-	uint64_t job, epoch; /* epoch: in which the part was placed here, from 1 */
+	uint64_t job, epoch;	/* epoch: in which the part was placed here, from 1 */
+	uint32_t part, n_parts; /* its number, of so many */
+	const uint32_t *rank;	/* the job's numbers of its ranks, ascending; of the only part: all */
+	uint32_t n_ranks;
 	uint32_t uid;
 	const char *user;
 	uint8_t uuid[16];
@@ -140,14 +160,22 @@ struct part_origin {
 enum status part_new(struct node *, const struct part_origin *, const struct part_ports *, struct part **out);
 /* Lets go of the engine; memory stays with the service manager. No longer found. Takes NULL. */
 void part_free(struct part *);
-/* From here on part_find knows it. ST_NO_MEMORY. */
+/* From here on part_find knows it; there is no other of its job and number. ST_NO_MEMORY. */
 enum status part_publish(struct part *);
-/* The part of this job on this node; NULL: there is none. */
-struct part *part_find(const struct node *, uint64_t job);
+/* This part of the job on this node; NULL: it is not here. */
+struct part *part_find(const struct node *, uint64_t job, uint32_t number);
+/* The part of the job on this node that has the lowest number; the next one after it. NULL: there is none. */
+struct part *part_first(const struct node *, uint64_t job);
+struct part *part_next(const struct part *);
+/* The part on this node that has this rank of the job; NULL: none has. */
+struct part *part_of_rank(const struct node *, uint64_t job, uint32_t rank);
+/* The part to be asked for this rank: where no part here has it, the job's first one, which refuses the rank. */
+struct part *part_for_rank(const struct node *, uint64_t job, uint32_t rank);
 /* Whoever keeps a pointer across the end of a handler holds the part meanwhile. */
 void part_hold(struct part *);
 void part_drop(struct part *);
 void part_on_order(struct part *, const struct order *);
+void part_on_board(struct part *, const struct part_board *);
 /* Starts an engine that is due, ends one that hangs, tries again what had no memory. */
 void part_tick(struct part *, struct now);
 void part_random16(void *ctx, uint8_t out[16]); /* job_ports.random16 */

@@ -67,7 +67,7 @@ static void on_hello(struct part *p, const struct engine_answer *a)
 		return;
 	}
 	restarts_on_hello(&p->engine.restarts, &state.r, node_now());
-	if (job_on_engine_up(p->job, &state, node_now()))
+	if (job_on_engine_up(p->job, &state, a->life, node_now()))
 		job_fail(p->job, ST_SEGMENT_CORRUPT,
 			 "the control segment (role 1) is damaged: its last valid record lacks what was acknowledged",
 			 node_now());
@@ -79,7 +79,7 @@ static void on_hello(struct part *p, const struct engine_answer *a)
 	part_saving_look(p);
 }
 
-static void on_answer(void *arg, const struct engine_answer *a)
+static void on_answer(void *arg, const struct engine_answer *a, const void *tail)
 {
 	struct part *p = arg;
 	FAILPOINT(gaccd_answer_before);
@@ -88,6 +88,8 @@ static void on_answer(void *arg, const struct engine_answer *a)
 	restarts_on_answer(&p->engine.restarts, a);
 	if (a->op == ENGINE_START)
 		on_hello(p, a);
+	else if (a->op == ENGINE_JOIN)
+		job_on_joining(p->job, a, a->n_tail ? tail : NULL, node_now());
 	else if (a->op != ENGINE_CHECKPOINT && a->op != ENGINE_RESTORE)
 		job_on_answer(p->job, a, node_now());
 	if (a->op == ENGINE_RESTORE)
@@ -135,12 +137,20 @@ static void on_failure(struct part *p, const char *event, const char *cause, boo
 	}
 }
 
+/* The network has held it up. */
+static bool is_hang(const struct engine_exit *e)
+{
+	return !e->signal && e->status == ENGINE_EXIT_HANGS;
+}
+
 static void describe_exit(const struct part *p, const struct engine_exit *e, char *out, size_t n)
 {
 	if (*p->engine.refusal)
 		snprintf(out, n, "%s", p->engine.refusal);
 	else if (*e->why)
 		snprintf(out, n, "%s", e->why);
+	else if (is_hang(e))
+		snprintf(out, n, "the engine could not end a call to the engines of other parts");
 	else if (e->signal)
 		snprintf(out, n, "the engine was killed by signal %d (%s)", e->signal, strsignal(e->signal));
 	else
@@ -156,7 +166,8 @@ static void on_exited(void *arg, const struct engine_exit *e)
 	p->engine.proc = NULL;
 	job_on_engine_down(p->job, now);
 	part_saving_on_engine_lost(p);
-	on_failure(p, "EngineExited", cause, !*e->why && (e->signal == SIGKILL || e->signal == SIGTERM), now);
+	bool outside = is_hang(e) || e->signal == SIGKILL || e->signal == SIGTERM;
+	on_failure(p, "EngineExited", cause, outside && !*e->why, now);
 }
 
 /* ---- its beginning ---- */
@@ -183,6 +194,10 @@ static enum status start(struct part *p, char *why, size_t n_why)
 				  .kernels = strcmp(p->node->conf->engine.kernels, "auto")
 						     ? p->node->conf->engine.kernels
 						     : "" };
+	if (p->n_parts > 1) {
+		s.coll_address = p->node->conf->node.data_address;
+		s.stall_ns = (int64_t)p->node->conf->coll.stall_ms * 1000000;
+	}
 	enum status st = engine_proc_start(&p->node->loop, &s, &events, p, &p->engine.proc, why, n_why);
 	free(fds);
 	return st;
@@ -199,12 +214,24 @@ void part_start_engine(struct part *p)
 		on_failure(p, "EngineNotStarted", why, false, node_now());
 }
 
+#define LEAST_TIMEOUT_MS 20000 /* an engine before it may hold the memory for COLL_ABORT_NS */
+
+/* The engine of a job of several parts has less time: its main thread never waits for others, and they wait for it. */
+static int64_t timeout_of(const struct part *p)
+{
+	const int64_t ms = (int64_t)p->node->conf->engine.timeout_ms;
+	if (p->n_parts == 1 || ms <= LEAST_TIMEOUT_MS)
+		return ms;
+	return ms / 4 < LEAST_TIMEOUT_MS ? LEAST_TIMEOUT_MS : ms / 4;
+}
+
 /* An engine that hangs is killed, and then replaced like one that has died. */
 static void check_engine(struct part *p)
 {
 	char text[160];
-	int64_t timeout_ms = p->node->conf->engine.timeout_ms;
-	if (p->spec->restores && !job_params_ready(p->job))
+	int64_t timeout_ms = timeout_of(p);
+	const struct control_state *s = job_record(p->job);
+	if (p->spec->restores && (!s || !s->r.params_ready))
 		return; /* it reads a checkpoint, however large that is, and hears nothing meanwhile */
 	if (engine_proc_tick(p->engine.proc, (uint32_t)(timeout_ms / NODE_TICK_MS)))
 		return;

@@ -37,6 +37,15 @@ static void drop(struct part *p, struct part_box *b)
 	*b = (struct part_box){ .fds = none };
 }
 
+/* Those of all parts of the job: so many are counted for it. */
+static uint64_t boxes_of_job(const struct part *p)
+{
+	uint64_t n = 0;
+	for (uint32_t i = 0; i < p->node->n_parts; i++)
+		n += p->node->part[i]->id == p->id ? p->node->part[i]->n_boxes : 0;
+	return n;
+}
+
 static bool make(struct part *p, struct part_box *b, uint32_t rank, uint64_t generation)
 {
 	struct mailbox_owner o = { .job = p->id, .sgen = generation, .rank = rank };
@@ -44,7 +53,7 @@ static bool make(struct part *p, struct part_box *b, uint32_t rank, uint64_t gen
 	job_session_slots(p->job, rank, &o.slots);
 	job_tensors(p->job, &o.n_tensors);
 	drop(p, b); /* of a session before this one */
-	if (p->n_boxes >= p->node->conf->listen.connections_per_user)
+	if (boxes_of_job(p) >= p->node->conf->listen.connections_per_user)
 		return false; /* no more are counted for the job: ranks that have no connection have gone on by RPC */
 	b->sgen = generation;
 	enum status st = mailbox_make(&b->fds, &o, why, sizeof(why));

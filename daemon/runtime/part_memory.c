@@ -3,6 +3,7 @@
  * thread; plans and pages are made in the pool. */
 #include "base/log.h"
 #include "control/queue.h"
+#include "control/spec_nodes.h"
 #include "engine/portions.h"
 #include "proto/failpoint.h"
 #include "rpc/pool.h"
@@ -28,7 +29,7 @@ static void drop_kept(struct part *p)
 {
 	for (int i = 0; i < p->mem.n && p->mem.kept; i++) {
 		char name[FDSTORE_MAX_NAME];
-		stored_name(p->id, &p->mem.wanted[i], name);
+		stored_name(p->id, p->number, p->n_parts, &p->mem.wanted[i], name);
 		fdstore_remove(p->node->fdstore, name);
 	}
 	p->mem.kept = false;
@@ -49,9 +50,13 @@ static int make_plan_fd(const struct plan *p)
 	return fd;
 }
 
-static uint32_t default_threads(const struct node *node)
+/* Parts on one node share its CPUs. */
+static uint32_t default_threads(const struct node *node, const struct job_spec *spec, uint32_t n_parts)
 {
 	long n = node->conf->engine.threads ? (long)node->conf->engine.threads : sysconf(_SC_NPROCESSORS_ONLN);
+	const bool named = spec->nodes && *spec->nodes;
+	const uint32_t here = named ? spec_parts_on(spec, node->conf->node.name) : n_parts;
+	n /= here ? (long)here : 1;
 	return n < 1 ? 1 : n > PLAN_MAX_THREADS ? PLAN_MAX_THREADS : (uint32_t)n;
 }
 
@@ -62,7 +67,7 @@ static uint32_t stored_threads(const struct part *p)
 	struct plan_segment control = { .role = SEG_CONTROL };
 	char name[FDSTORE_MAX_NAME];
 	struct segment_header h;
-	stored_name(p->id, &control, name);
+	stored_name(p->id, p->number, p->n_parts, &control, name);
 	for (size_t i = 0; i < p->node->n_stored; i++) {
 		if (p->node->stored[i].fd < 0 || strcmp(p->node->stored[i].name, name) ||
 		    segment_peek(p->node->stored[i].fd, &h))
@@ -75,6 +80,12 @@ static uint32_t stored_threads(const struct part *p)
 	return 0;
 }
 
+static struct plan_place place_of(const struct part *p, uint32_t threads)
+{
+	const struct part_spec *s = job_part(p->job);
+	return (struct plan_place){ p->id, s->number, s->n_parts, s->global, job_slots(p->job), threads };
+}
+
 /* What segments the job has; the whole plan is made in the pool. */
 static enum status head_plan(struct part *p)
 {
@@ -82,8 +93,8 @@ static enum status head_plan(struct part *p)
 	p->mem.plan = malloc(sizeof(*p->mem.plan));
 	if (!p->mem.plan)
 		return ST_NO_MEMORY;
-	plan_head(p->mem.plan, p->spec, job_arena(p->job), p->id, job_slots(p->job),
-		  threads ? threads : default_threads(p->node));
+	const struct plan_place at = place_of(p, threads ? threads : default_threads(p->node, p->spec, p->n_parts));
+	plan_head(p->mem.plan, p->spec, job_arena(p->job), &at);
 	p->mem.n = plan_segments(p->mem.plan, NULL, 0);
 	p->mem.wanted = calloc((size_t)p->mem.n, sizeof(*p->mem.wanted));
 	p->mem.segment = calloc((size_t)p->mem.n, sizeof(*p->mem.segment));
@@ -141,7 +152,7 @@ static int adopt(struct part *p)
 	int n = 0;
 	for (int i = 0; i < p->mem.n; i++) {
 		char name[FDSTORE_MAX_NAME];
-		stored_name(p->id, &p->mem.wanted[i], name);
+		stored_name(p->id, p->number, p->n_parts, &p->mem.wanted[i], name);
 		p->mem.segment[i].fd = stored_take(p->node, name);
 		n += p->mem.segment[i].fd >= 0;
 	}
@@ -173,9 +184,9 @@ static enum status make_plan(struct allocation *a)
 	struct tensor_set *set = job_tensor_set(p->job);
 	struct plan *plan;
 	enum status st = tensor_set_match(set, p->spec, a->why, sizeof(a->why));
+	const struct plan_place at = place_of(p, p->mem.plan->threads);
 	if (!st)
-		st = plan_build(p->spec, set, p->id, job_part(p->job)->global, p->mem.plan->slots, p->mem.plan->threads,
-				&plan);
+		st = plan_build(p->spec, set, &at, &plan);
 	if (st)
 		return st;
 	spec_match_unused(&set->match, p->spec, a->unused, sizeof(a->unused));
@@ -233,7 +244,7 @@ static void store_then_start(struct part *p)
 		return;
 	}
 	for (size_t i = 0; i < n; i++) {
-		stored_name(p->id, &p->mem.wanted[i], item[i].name);
+		stored_name(p->id, p->number, p->n_parts, &p->mem.wanted[i], item[i].name);
 		item[i].fd = p->mem.segment[i].fd;
 	}
 	p->mem.keeping_since_ns = node_now().mono_ns;
@@ -338,7 +349,10 @@ void part_memory_tick(struct part *p, struct now now)
 enum status part_need(const struct node *node, const struct job_spec *spec, const struct arena *a, uint64_t *out)
 {
 	struct plan plan;
-	plan_head(&plan, spec, a, 0, spec_slots(spec), default_threads(node));
+	const struct plan_place at = { .n_parts = spec->parts,
+				       .slots = spec_slots(spec),
+				       .threads = default_threads(node, spec, spec->parts) };
+	plan_head(&plan, spec, a, &at);
 	int n_segments = plan_segments(&plan, NULL, 0);
 	struct plan_segment *wanted = calloc((size_t)n_segments, sizeof(*wanted));
 	if (!wanted)
@@ -352,9 +366,11 @@ enum status part_need(const struct node *node, const struct job_spec *spec, cons
 void part_on_tensors_kept(struct part *p, enum status st)
 {
 	if (st) {
+		p->tensors.refused = st == ST_LAYOUT_MISMATCH;
 		fail_allocation(p, st,
-				st == ST_JOB_ENDED ? status_info(st)->text
-						   : "the tensor set cannot be written to the journal");
+				st == ST_JOB_ENDED	   ? status_info(st)->text
+				: st == ST_LAYOUT_MISMATCH ? "another part of the job has registered other tensors"
+							   : "the tensor set cannot be written to the journal");
 		return;
 	}
 	p->tensors.durable = true;
@@ -416,7 +432,7 @@ void part_release(struct part *p)
 {
 	drop_kept(p);
 	if (p->tensors.due)
-		stored_release(p->node, p->id, p->uid);
+		stored_release(p->node, p->id, p->number, p->uid);
 	part_let_go(p);
 	p->mem.released = true;
 }

@@ -4,6 +4,7 @@
 #include "runtime/part_place.h"
 
 #include "gacc/v1/common.pb-c.h"
+#include "proto/path.h"
 #include "proto/utf8.h"
 #include "runtime/prepared.h"
 
@@ -26,9 +27,11 @@ static enum status check_place(struct placing *p, const struct node *node, const
 		return WRONG("Placement.cluster is set, and this node is in no cluster");
 	if (strcmp(is->node, name))
 		return WRONG("Placement.node is \"%.100s\", and this is \"%.100s\"", is->node, name);
-	if (is->n_parts != 1 || is->n_ranks != is->ranks)
-		return WRONG("Placement.part is one of %u, with %u of %u ranks: jobs of several parts are not run yet",
-			     is->n_parts, is->n_ranks, is->ranks);
+	if (is->n_parts > PART_MAX)
+		return WRONG("Placement.n_parts is %u, and may be %d", is->n_parts, PART_MAX);
+	if (is->n_parts == 1 ? is->n_ranks != is->ranks : is->n_ranks + is->n_parts > is->ranks + 1)
+		return WRONG("Placement.part %u has %u of %u ranks, and the job has %u parts", is->part, is->n_ranks,
+			     is->ranks, is->n_parts);
 	if (is->begin == PLACEMENT_HEAL)
 		return WRONG("Placement.begin is HEAL, and there is no other part");
 	if (!is->job_id || !is->term)
@@ -109,6 +112,17 @@ void placing_read(struct placing *p)
 		p->status = read_beside(p, &p->held.placement);
 }
 
+void placing_recall(struct placing *p, struct shared *tensors, bool begun)
+{
+	struct placement *is = &p->held.placement;
+	if (tensors && !p->held.tensors)
+		is->tensors = p->held.tensors = shared_hold(tensors);
+	if (begun) {
+		is->begun = true;
+		is->restore = NULL;
+	}
+}
+
 void placing_fini(struct placing *p)
 {
 	if (p->held.message)
@@ -120,18 +134,54 @@ void placing_fini(struct placing *p)
 
 /* ---- making; loop thread ---- */
 
-/* Of a part that is there. */
+/* Of a part that is there: it is of the same job. */
+static enum status check_job(const struct part *is, const struct placement *p, char *why, size_t n_why)
+{
+	char mine[UUID_TEXT], its[UUID_TEXT];
+	uuid_text(is->uuid, mine);
+	uuid_text(p->uuid, its);
+	if (memcmp(is->uuid, p->uuid, sizeof(is->uuid)))
+		snprintf(why, n_why, "Placement.uuid is %s, and the job %llu that has a part here has uuid %s", its,
+			 (unsigned long long)is->id, mine);
+	else if (is->n_parts != p->n_parts)
+		snprintf(why, n_why, "Placement.n_parts is %u, and the part that is here is one of %u", p->n_parts,
+			 is->n_parts);
+	else
+		return ST_OK;
+	return ST_ALREADY_EXISTS;
+}
+
+/* And it is this part of it. */
 static enum status check_same(const struct part *is, const struct placement *p, char *why, size_t n_why)
 {
-	if (memcmp(is->uuid, p->uuid, sizeof(is->uuid)))
-		snprintf(why, n_why, "Placement.uuid is not that of the job %llu that has a part here",
-			 (unsigned long long)is->id);
+	const size_t n = p->n_ranks * sizeof(*p->rank);
+	if (check_job(is, p, why, n_why))
+		return ST_ALREADY_EXISTS;
+	if (is->spec->ranks != p->n_ranks || (is->rank && memcmp(is->rank, p->rank, n)))
+		snprintf(why, n_why, "Placement.rank is not that of the part %u that is here", is->number);
 	else if (job_part(is->job)->epoch != p->epoch)
 		snprintf(why, n_why, "Placement.epoch is %llu, and the part that is here is of epoch %llu",
 			 (unsigned long long)p->epoch, (unsigned long long)job_part(is->job)->epoch);
 	else
 		return ST_OK;
 	return ST_ALREADY_EXISTS;
+}
+
+/* Of other parts of the job that are here: all have the same job, and none has a rank of this one. */
+static enum status check_others(const struct node *node, const struct placement *p, char *why, size_t n_why)
+{
+	struct part *is = part_first(node, p->job_id);
+	if (is && check_job(is, p, why, n_why))
+		return ST_ALREADY_EXISTS;
+	for (uint32_t i = 0; is && i < p->n_ranks; i++) {
+		const struct part *has = part_of_rank(node, p->job_id, p->rank[i]);
+		if (!has)
+			continue;
+		snprintf(why, n_why, "Placement.rank of part %u has %u, which is in part %u, and that is here", p->part,
+			 p->rank[i], has->number);
+		return ST_ALREADY_EXISTS;
+	}
+	return ST_OK;
 }
 
 /* Those that have been read, or packed ones, of which large ones are read later. */
@@ -160,7 +210,15 @@ static enum status make(struct node *node, struct placing *from, const struct pa
 {
 	const struct placement *is = &from->held.placement;
 	struct part_origin o = {
-		.job = is->job_id, .epoch = is->epoch, .uid = is->uid, .user = is->user, .text = from->text
+		.job = is->job_id,
+		.epoch = is->epoch,
+		.part = is->part,
+		.n_parts = is->n_parts,
+		.rank = is->rank,
+		.n_ranks = is->n_ranks,
+		.uid = is->uid,
+		.user = is->user,
+		.text = from->text,
 	};
 	memcpy(o.uuid, is->uuid, sizeof(o.uuid));
 	enum status st = part_new(node, &o, ports, out);
@@ -170,6 +228,7 @@ static enum status make(struct node *node, struct placing *from, const struct pa
 	for (uint32_t i = 0; i < is->n_windows; i++)
 		job_restore_window(p->job, &is->window[i].commit, is->window[i].counted, is->window[i].n_words);
 	p->begun = is->begun;
+	p->term = is->term;
 	st = take_tensors(p, from, why, n_why);
 	if (!st && is->restore)
 		st = part_begin_with(p, is->restore);
@@ -180,14 +239,36 @@ static enum status make(struct node *node, struct placing *from, const struct pa
 	return st;
 }
 
+enum status part_may_place(const struct node *node, const struct placement *p, char *why, size_t n_why)
+{
+	return check_others(node, p, why, n_why);
+}
+
+/* This gaccd may have started since, from a record that is as old as the part. */
+static void learn_windows(struct part *p, const struct placement *is)
+{
+	for (uint32_t i = 0; i < is->n_windows; i++)
+		job_learn_window(p->job, &is->window[i].commit, is->window[i].counted, is->window[i].n_words);
+	job_windows_known(p->job, node_now());
+}
+
 enum status part_place(struct node *node, struct placing *from, const struct part_ports *ports, struct part **out,
 		       char *why, size_t n_why)
 {
-	struct part *there = part_find(node, from->held.placement.job_id);
+	const struct placement *is = &from->held.placement;
+	struct part *there = part_find(node, is->job_id, is->part);
 	if (there) {
+		enum status same = check_same(there, is, why, n_why);
 		*out = there;
-		return check_same(there, &from->held.placement, why, n_why);
+		if (!same && is->term > there->term)
+			there->term = is->term;
+		if (!same && there->away)
+			learn_windows(there, is);
+		return same;
 	}
+	enum status st = check_others(node, is, why, n_why);
+	if (st)
+		return st;
 	return make(node, from, ports, out, why, n_why);
 }
 

@@ -25,11 +25,18 @@ struct placing {
 void placing_open(struct placing *, const struct node *, const void *bytes, size_t n, struct shared *tensors);
 /* Then, if that status is ST_OK: the specification. Any thread. */
 void placing_read(struct placing *);
+/* Of one that comes from this node's record, between the two: what the record has learned since. The tensors, NULL: no
+ * others, are held. A job that has begun does not begin with its checkpoint again. */
+void placing_recall(struct placing *, struct shared *tensors, bool begun);
 void placing_fini(struct placing *);
 
+/* Loop thread. Whether part_place would make this part, which is not here, beside those that are. ST_ALREADY_EXISTS
+ * with `why`. */
+enum status part_may_place(const struct node *, const struct placement *, char *why, size_t n_why);
+
 /* Loop thread. Makes the part and publishes it; what it takes of the placing is gone from there. *out may be a part
- * that was there already: the placement is a repetition. ST_VERSION_SKEW, ST_ALREADY_EXISTS with `why`;
- * ST_NO_MEMORY. */
+ * that was there already: the placement is a repetition, and one of a coordinator elsewhere tells it the last windows.
+ * ST_VERSION_SKEW, ST_ALREADY_EXISTS with `why`; ST_NO_MEMORY. */
 enum status part_place(struct node *, struct placing *, const struct part_ports *, struct part **out, char *why,
 		       size_t n_why);
 /* The part asks for memory and an engine, if its tensors are known. `earlier`: the placement

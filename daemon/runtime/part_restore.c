@@ -10,15 +10,20 @@
 
 enum status part_begin_with(struct part *p, const struct part_restore *r)
 {
-	size_t n = sizeof(r->from) + r->n_path;
+	struct engine_restore from = r->from;
+	size_t n = sizeof(from) + r->n_path;
 	char *tail = malloc(n);
 	p->restore_path = strndup(r->path, r->n_path);
 	if (!tail || !p->restore_path) {
 		free(tail);
 		return ST_NO_MEMORY;
 	}
-	memcpy(tail, &r->from, sizeof(r->from));
-	memcpy(tail + sizeof(r->from), r->path, r->n_path);
+	if (from.carry) { /* a rank of another part is out of range for the engine */
+		from.last_rank = part_local(job_part(p->job), from.last_rank);
+		from.lr_rank = part_local(job_part(p->job), from.lr_rank);
+	}
+	memcpy(tail, &from, sizeof(from));
+	memcpy(tail + sizeof(from), r->path, r->n_path);
 	job_begin_with(p->job, tail, (uint32_t)n);
 	return ST_OK;
 }

@@ -14,6 +14,7 @@ static bool on_begin(void *ctx, const struct save *w, uint64_t command)
 	struct engine_command c = { .op = ENGINE_CHECKPOINT,
 				    .id = command,
 				    .inside_window = w->inside_window,
+				    .window_only = w->window_only,
 				    .n_present = (uint32_t)strlen(w->path) };
 	return part_engine_send(p, p->id, &c, w->path);
 }

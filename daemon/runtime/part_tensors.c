@@ -99,7 +99,7 @@ static void take(struct reading *r)
 	if (rpc_quota_add(&p->node->collected, p->uid, r->bytes)) /* it was there before: it is not refused now */
 		p->tensors.bytes += r->bytes;
 	part_allocate(p);
-	stored_release(p->node, p->id, p->uid);
+	stored_release(p->node, p->id, p->number, p->uid);
 }
 
 static void on_read(struct rpc_work *w)
@@ -185,9 +185,11 @@ static bool look_into(const struct part *p, int fd, uint64_t *out)
 
 bool part_stored_window(const struct part *p, uint64_t *out)
 {
+	uint32_t number;
 	unsigned role;
 	for (size_t i = 0; i < p->node->n_stored; i++)
-		if (stored_job(&p->node->stored[i], &role) == p->id && role == SEG_CONTROL)
+		if (stored_job(&p->node->stored[i], &number, &role) == p->id && number == p->number &&
+		    role == SEG_CONTROL)
 			return look_into(p, p->node->stored[i].fd, out);
 	return false;
 }

@@ -95,9 +95,15 @@ static bool own(struct item *i)
 		return own_bytes(i, 0, &r->exits.exits);
 	case JOURNAL_CHECKPOINT:
 		return own_bytes(i, 0, &r->checkpoint.sha256) && own_text(i, 1, &r->checkpoint.path);
+	case JOURNAL_PART:
+		return own_bytes(i, 0, &r->part.placement);
+	case JOURNAL_PART_TENSORS:
+		return own_bytes(i, 0, &r->part_tensors.set);
 	case JOURNAL_CHECKPOINT_GONE:
 	case JOURNAL_PARAMS_READY:
 	case JOURNAL_FORGET:
+	case JOURNAL_PART_BEGUN:
+	case JOURNAL_PART_GONE:
 		break;
 	}
 	return true;
@@ -132,6 +138,10 @@ static enum status point_of(enum journal_kind kind, bool durable)
 	case JOURNAL_VIEW: /* END has one */
 	case JOURNAL_FORGET:
 	case JOURNAL_EPOCH: /* nobody writes one yet */
+	case JOURNAL_PART:
+	case JOURNAL_PART_TENSORS:
+	case JOURNAL_PART_BEGUN:
+	case JOURNAL_PART_GONE:
 		break;
 	}
 	return ST_OK;

@@ -106,6 +106,23 @@ static enum status join_spec(struct disk_work *w)
 	return ST_OK;
 }
 
+static enum status gather(struct disk_work *w)
+{
+	enum status st = ST_OK;
+	for (uint32_t i = 0; i < w->n_made && !st; i++)
+		st = checkpoint_gather(w->partial, &w->made[0], &w->made[i], i, &w->manifest, w->why, sizeof(w->why));
+	return st;
+}
+
+static void remove_partial(const struct disk_work *w)
+{
+	char path[CHECKPOINT_MAX_PATH], ignored[320];
+	for (uint32_t i = 0; i < w->n_made; i++) {
+		checkpoint_part_path(path, w->partial, i);
+		checkpoint_remove(path, ignored, sizeof(ignored));
+	}
+}
+
 static void run_seal(struct disk_work *w)
 {
 	struct passwd p, *found = NULL;
@@ -114,13 +131,13 @@ static void run_seal(struct disk_work *w)
 	if (w->uid != geteuid() && !getpwuid_r(w->uid, &p, buf, sizeof(buf), &found) && found)
 		gid = p.pw_gid;
 	w->status = join_spec(w);
+	if (!w->status && w->n_made > 1)
+		w->status = gather(w);
 	if (!w->status)
-		w->status = checkpoint_seal(w->partial, &w->made, w->final, &w->manifest, w->uid, gid, w->sha256,
+		w->status = checkpoint_seal(w->partial, &w->made[0], w->final, &w->manifest, w->uid, gid, w->sha256,
 					    w->why, sizeof(w->why));
-	if (w->status) {
-		char ignored[320];
-		checkpoint_remove(w->partial, ignored, sizeof(ignored));
-	}
+	if (w->status)
+		remove_partial(w);
 	FAILPOINT(gaccd_save_sealed);
 }
 

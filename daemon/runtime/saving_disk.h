@@ -26,7 +26,8 @@ struct disk_work {
 	char dir[CHECKPOINT_MAX_PATH];
 	char partial[CHECKPOINT_MAX_PATH], final[CHECKPOINT_MAX_PATH];
 	/* SEAL */
-	struct checkpoint_dir made; /* what the engine has written into */
+	struct checkpoint_dir made[MANIFEST_MAX_PARTS]; /* what the engines of the parts have written into */
+	uint32_t n_made;
 	struct manifest manifest;
 	void *spec;		/* owned; of manifest.n_spec bytes */
 	struct shared *tensors; /* held: what belongs behind it; NULL: nothing */

@@ -3,6 +3,7 @@
  * that control works with, and tensor sets back. Any thread. */
 #include "runtime/spec_message.h"
 
+#include "control/spec_nodes.h"
 #include "gacc/v1/common.pb-c.h"
 #include "proto/bytes.h"
 
@@ -163,6 +164,12 @@ static void copy_loss_scale(const Gacc__V1__JobSpec *pb, struct job_spec *s)
 		s->outlier_skip = (struct outlier_skip){ o->factor, o->decay, o->warmup_steps };
 }
 
+static bool copy_nodes(const Gacc__V1__JobSpec *pb, struct job_spec *s)
+{
+	s->nodes = strdup(pb->nodes);
+	return s->nodes != NULL;
+}
+
 static void copy_scalars(const Gacc__V1__JobSpec *pb, struct job_spec *s)
 {
 	s->ranks = pb->ranks;
@@ -224,6 +231,9 @@ static enum status check_message(const Gacc__V1__JobSpec *pb, const char **field
 	if (strlen(pb->restore_from) > MAX_CHECKPOINT_BYTES)
 		return REFUSE("restore_from", "restore_from has %zu bytes, at most %d are allowed",
 			      strlen(pb->restore_from), MAX_CHECKPOINT_BYTES);
+	if (strlen(pb->nodes) > SPEC_MAX_NODES_BYTES)
+		return REFUSE("nodes", "nodes has %zu bytes, at most %d are allowed", strlen(pb->nodes),
+			      SPEC_MAX_NODES_BYTES);
 	if (pb->n_labels > MAX_LABELS)
 		return REFUSE("labels", "%zu labels, at most %d are allowed", pb->n_labels, MAX_LABELS);
 	return ST_OK;
@@ -247,7 +257,7 @@ enum status spec_from_message(const Gacc__V1__JobSpec *pb, struct job_spec *out,
 		snprintf(why, n_why, "%zu param_groups and %zu init rules, at most %d each", pb->n_param_groups,
 			 pb->n_init, SPEC_MAX_RULES);
 		st = ST_INVALID_SPEC;
-	} else if (copy_groups(pb, &s) && copy_init(pb, &s)) {
+	} else if (copy_groups(pb, &s) && copy_init(pb, &s) && copy_nodes(pb, &s)) {
 		st = job_spec_check(&s, field, why, n_why);
 	}
 	if (st)

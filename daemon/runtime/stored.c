@@ -10,18 +10,26 @@
 #include <string.h>
 #include <sys/stat.h>
 
-void stored_name(uint64_t job, const struct plan_segment *w, char out[FDSTORE_MAX_NAME])
+void stored_name(uint64_t job, uint32_t part, uint32_t n_parts, const struct plan_segment *w,
+		 char out[FDSTORE_MAX_NAME])
 {
-	snprintf(out, FDSTORE_MAX_NAME, "j%llu.r%u.%u.%d", (unsigned long long)job, w->role, w->index,
-		 STORED_GENERATION);
+	char of[16] =
+		""; /* behind what a gaccd without parts reads: it keeps what it finds of a job that it cannot run */
+	if (n_parts > 1)
+		snprintf(of, sizeof(of), ".p%u", part);
+	snprintf(out, FDSTORE_MAX_NAME, "j%llu.r%u.%u.%d%s", (unsigned long long)job, w->role, w->index,
+		 STORED_GENERATION, of);
 }
 
-uint64_t stored_job(const struct fdstore_fd *s, unsigned *out_role)
+uint64_t stored_job(const struct fdstore_fd *s, uint32_t *out_part, unsigned *out_role)
 {
 	unsigned long long id = 0;
-	unsigned role;
-	if (s->fd < 0 || sscanf(s->name, "j%llu.r%u.", &id, &role) != 2)
+	unsigned part = 0, role;
+	const char *of = strstr(s->name, ".p");
+	if (s->fd < 0 || sscanf(s->name, "j%llu.r%u.", &id, &role) != 2 || (of && sscanf(of, ".p%u", &part) != 1))
 		return 0;
+	if (out_part)
+		*out_part = part;
 	if (out_role)
 		*out_role = role;
 	return id;
@@ -43,7 +51,7 @@ uint64_t stored_bytes(const struct node *n, uint64_t job, uint64_t *out_n)
 	struct stat info;
 	uint64_t sum = 0, found = 0;
 	for (size_t i = 0; i < n->n_stored; i++)
-		if (stored_job(&n->stored[i], NULL) == job && !fstat(n->stored[i].fd, &info)) {
+		if (stored_job(&n->stored[i], NULL, NULL) == job && !fstat(n->stored[i].fd, &info)) {
 			sum += (uint64_t)info.st_size;
 			found++;
 		}
@@ -52,7 +60,13 @@ uint64_t stored_bytes(const struct node *n, uint64_t job, uint64_t *out_n)
 	return sum;
 }
 
-void stored_release(struct node *n, uint64_t job, uint32_t uid)
+static bool is_of(const struct fdstore_fd *s, uint64_t job, uint32_t part)
+{
+	uint32_t number;
+	return stored_job(s, &number, NULL) == job && (part == STORED_ALL || number == part);
+}
+
+void stored_release(struct node *n, uint64_t job, uint32_t part, uint32_t uid)
 {
 	uint64_t found;
 	int taken = 0;
@@ -61,7 +75,7 @@ void stored_release(struct node *n, uint64_t job, uint32_t uid)
 	if (!segment)
 		return;
 	for (size_t i = 0; i < n->n_stored && (uint64_t)taken < found; i++)
-		if (stored_job(&n->stored[i], NULL) == job) {
+		if (is_of(&n->stored[i], job, part)) {
 			fdstore_remove(n->fdstore, n->stored[i].name);
 			segment[taken] = SEGMENT_NONE;
 			segment[taken++].fd = n->stored[i].fd;

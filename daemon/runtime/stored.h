@@ -11,17 +11,22 @@
 
 #define STORED_GENERATION 1 /* of the segments */
 
-/* The name of a job's segment. */
-void stored_name(uint64_t job, const struct plan_segment *, char out[FDSTORE_MAX_NAME]);
-/* The job whose memory this is; 0: of none. A descriptor that has been taken is of none. */
-uint64_t stored_job(const struct fdstore_fd *, unsigned *out_role);
+#define STORED_ALL UINT32_MAX /* all parts of the job */
+
+/* The name of a segment of part `part` of n_parts. Those of the only part of a job do not say which part it is, as
+ * before there were several. */
+void stored_name(uint64_t job, uint32_t part, uint32_t n_parts, const struct plan_segment *,
+		 char out[FDSTORE_MAX_NAME]);
+/* The job whose memory this is, and the part; 0: of none. A descriptor that has been taken is of none. out_part and
+ * out_role may be NULL. */
+uint64_t stored_job(const struct fdstore_fd *, uint32_t *out_part, unsigned *out_role);
 /* The descriptor of this name, from here on the caller's; -1: there is none. */
 int stored_take(struct node *, const char *name);
-/* Bytes of a job's stored memory, and in *out_n, which may be NULL, how many descriptors it has. */
+/* Bytes of a job's stored memory, of all parts, and in *out_n, which may be NULL, how many descriptors it has. */
 uint64_t stored_bytes(const struct node *, uint64_t job, uint64_t *out_n);
-/* The service manager need not keep what is left of the job's memory, and its pages go back to the machine. `uid`: who
- * pays for that work. Without memory it stays until the next start. */
-void stored_release(struct node *, uint64_t job, uint32_t uid);
+/* The service manager need not keep what is left of this part's memory, or STORED_ALL, and its pages go back to the
+ * machine. `uid`: who pays for that work. Without memory it stays until the next start. */
+void stored_release(struct node *, uint64_t job, uint32_t part, uint32_t uid);
 
 /* Closes n segments and frees the array, which is taken: in the pool, since giving pages back takes half a
  * millisecond for each MiB; at once when gaccd ends. */

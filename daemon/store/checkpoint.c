@@ -156,9 +156,10 @@ static enum status refused_part(const char *path, const char *name, int error, c
 static enum status check_files(int dir_fd, const char *path, const struct manifest *m, uint32_t uid, char *why,
 			       size_t n_why)
 {
-	for (int i = 0; i < CHECKPOINT_PARTS; i++) {
-		const char *name = checkpoint_part_name((enum checkpoint_part)i);
-		uint64_t bytes = m->file[i].bytes;
+	const struct checkpoint_file *file;
+	char name[CHECKPOINT_FILE_NAME];
+	for (uint32_t i = 0; (file = manifest_file(m, i, name)); i++) {
+		uint64_t bytes = file->bytes;
 		if (!bytes)
 			continue;
 		int fd = open_checked(dir_fd, name, &uid, true, &bytes, true);
@@ -218,14 +219,15 @@ static enum status give_to(int dir_fd, const char *path, const struct manifest *
 			   char *why, size_t n_why)
 {
 	struct stat s;
+	const struct checkpoint_file *file;
+	char name[CHECKPOINT_FILE_NAME];
 	bool given = false;
 	if (geteuid() == uid)
 		return ST_OK;
 	bool ok = fstat(dir_fd, &s) == 0 && (errno = EPERM, s.st_uid == geteuid() && !(s.st_mode & 022));
 	ok = ok && give_file(dir_fd, MANIFEST, uid, gid, &given);
-	for (int i = 0; ok && i < CHECKPOINT_PARTS; i++)
-		ok = !m->file[i].bytes ||
-		     give_file(dir_fd, checkpoint_part_name((enum checkpoint_part)i), uid, gid, &given);
+	for (uint32_t i = 0; ok && (file = manifest_file(m, i, name)); i++)
+		ok = !file->bytes || give_file(dir_fd, name, uid, gid, &given);
 	if (ok && fchown(dir_fd, uid, gid) == 0)
 		return ST_OK;
 	if (given)
@@ -265,14 +267,12 @@ static void hash(const void *data, size_t n, struct sha256 *s, uint8_t out[SHA25
 static enum status open_made(const char *partial, const struct checkpoint_dir *made, const struct manifest *m,
 			     int *out_fd, char *why, size_t n_why)
 {
-	struct stat s;
+	uint32_t uid;
 	int fd;
-	enum status st = checkpoint_open_dir(partial, false, &fd, why, n_why);
+	enum status st = checkpoint_open_made(partial, made, &fd, &uid, why, n_why);
 	if (st)
 		return st;
-	if (fstat(fd, &s) < 0 || s.st_dev != made->dev || s.st_ino != made->ino)
-		snprintf(why, n_why, "%s is not the directory that was written: rename nothing there", partial);
-	else if (!check_files(fd, partial, m, s.st_uid, why, n_why)) {
+	if (!check_files(fd, partial, m, uid, why, n_why)) {
 		*out_fd = fd;
 		return ST_OK;
 	}
@@ -363,10 +363,8 @@ enum status checkpoint_load(const char *path, struct manifest **out, uint32_t *o
 	return ST_OK;
 }
 
-enum status checkpoint_open_file(int dir_fd, enum checkpoint_part part, uint32_t owner, int *out_fd, char *why,
-				 size_t n_why)
+enum status checkpoint_open_file(int dir_fd, const char *name, uint32_t owner, int *out_fd, char *why, size_t n_why)
 {
-	const char *name = checkpoint_part_name(part);
 	uint64_t bytes;
 	int fd = open_checked(dir_fd, name, &owner, true, &bytes, false);
 	if (fd < 0 && errno == EBADMSG) {
@@ -393,6 +391,20 @@ static bool unlink_one(int dir_fd, const char *name)
 	return unlinkat(dir_fd, name, 0) == 0 || errno == ENOENT;
 }
 
+static bool unlink_of_parts(int dir_fd)
+{
+	int fd = checkpoint_open_at(dir_fd, ".", O_RDONLY | O_DIRECTORY, 0);
+	DIR *d = fd >= 0 ? fdopendir(fd) : NULL;
+	bool ok = d != NULL;
+	if (!d && fd >= 0)
+		close(fd);
+	for (struct dirent *e; ok && (e = readdir(d));)
+		ok = !checkpoint_is_of_part(e->d_name) || unlink_one(dir_fd, e->d_name);
+	if (d)
+		closedir(d);
+	return ok;
+}
+
 enum status checkpoint_remove(const char *path, char *why, size_t n_why)
 {
 	const char *name;
@@ -409,6 +421,8 @@ enum status checkpoint_remove(const char *path, char *why, size_t n_why)
 			  errno == ENOENT && fsync(parent) == 0;
 	for (int i = 0; ok && fd >= 0 && i < CHECKPOINT_PARTS; i++)
 		ok = unlink_one(fd, checkpoint_part_name((enum checkpoint_part)i));
+	if (ok && fd >= 0)
+		ok = unlink_of_parts(fd);
 	if (ok && fd >= 0)
 		ok = (unlinkat(parent, name, AT_REMOVEDIR) == 0 && fsync(parent) == 0) || errno == ENOTEMPTY;
 	if (!ok)

@@ -58,6 +58,15 @@ void checkpoint_partial_path(char out[CHECKPOINT_MAX_PATH], const char *dir, con
 void checkpoint_final_path(char out[CHECKPOINT_MAX_PATH], const char *dir, const uint8_t uuid[16],
 			   uint64_t applied_step, uint64_t id);
 
+/* The directory of another part of the job, beside the one of the whole checkpoint, which is part 0's. */
+void checkpoint_part_path(char out[CHECKPOINT_MAX_PATH], const char *partial, uint32_t part);
+/* Of a job of several parts, before the seal, for each of them: moves the files of its open window, which its engine
+ * has written into its directory `made`, to `partial`, the directory `whole`, under their names by part, and deletes
+ * its own directory. ST_IO_ERROR: one of the directories is another one by now, or a file could not be moved. */
+enum status checkpoint_gather(const char *partial, const struct checkpoint_dir *whole,
+			      const struct checkpoint_dir *made, uint32_t part, const struct manifest *, char *why,
+			      size_t n_why);
+
 /* Writes the manifest into `partial`, gives all to uid:gid when this process may, renames it to `final`, which must not
  * exist. Durable when it returns ST_OK, the owners too: all files have the same one. On errors `partial` is there,
  * without the other name. ST_IO_ERROR, and nothing is written or given: `partial` is not the directory `made`, or does
@@ -71,8 +80,7 @@ enum status checkpoint_seal(const char *partial, const struct checkpoint_dir *ma
 enum status checkpoint_load(const char *path, struct manifest **out, uint32_t *out_uid, char *why, size_t n_why);
 /* Opens a regular file of a checkpoint for reading; it must still be of this owner. ST_INVALID_ARGUMENT, ST_MALFORMED,
  * ST_IO_ERROR. */
-enum status checkpoint_open_file(int dir_fd, enum checkpoint_part, uint32_t owner, int *out_fd, char *why,
-				 size_t n_why);
+enum status checkpoint_open_file(int dir_fd, const char *name, uint32_t owner, int *out_fd, char *why, size_t n_why);
 
 /* False: there is none, or it was being deleted. */
 bool checkpoint_exists(const char *path);

@@ -13,6 +13,10 @@ enum status checkpoint_refused(const char *path, int error, char *why, size_t n_
 
 /* openat without following a link anywhere in the path: ELOOP. */
 int checkpoint_open_at(int dir_fd, const char *path, int flags, mode_t mode);
+/* The directory that was made, whatever has been given its path since. ST_IO_ERROR: it is another one, and that is
+ * logged. */
+enum status checkpoint_open_made(const char *path, const struct checkpoint_dir *made, int *out_fd, uint32_t *out_uid,
+				 char *why, size_t n_why);
 /* Makes the names of an open directory and of those on the way to it durable, whoever has made them, up to the root of
  * its file system; but for those in directories that this process may not read. false: errno. */
 bool checkpoint_sync_way(int dir_fd);

@@ -27,6 +27,14 @@ void checkpoint_partial_path(char out[CHECKPOINT_MAX_PATH], const char *dir, con
 	snprintf(out + at, CHECKPOINT_MAX_PATH - (size_t)at, "-%" PRIu64 CHECKPOINT_PARTIAL, id);
 }
 
+void checkpoint_part_path(char out[CHECKPOINT_MAX_PATH], const char *partial, uint32_t part)
+{
+	if (part)
+		snprintf(out, CHECKPOINT_MAX_PATH, "%.*s.p%" PRIu32, CHECKPOINT_MAX_PATH - 16, partial, part);
+	else
+		snprintf(out, CHECKPOINT_MAX_PATH, "%s", partial);
+}
+
 void checkpoint_final_path(char out[CHECKPOINT_MAX_PATH], const char *dir, const uint8_t uuid[16],
 			   uint64_t applied_step, uint64_t id)
 {

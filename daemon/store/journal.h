@@ -79,6 +79,17 @@ struct journal_checkpoint {
 	int64_t started_unix_ns, ended_unix_ns;
 };
 
+/* A part of a job that another gaccd coordinates. When read, pointers live until the callback returns. */
+struct journal_part {
+	uint64_t job; /* no id of a job of this journal */
+	uint32_t part;
+	uint8_t uuid[16];		/* the job's */
+	struct journal_bytes placement; /* the caller's */
+	/* not part of JOURNAL_PART: */
+	struct journal_bytes tensors; /* declared since; n = 0: not, or they are in the placement */
+	bool begun;		      /* the job has had its parameters since */
+};
+
 enum journal_kind {
 	JOURNAL_JOB = 1,      /* .job: a new job */
 	JOURNAL_TENSORS,      /* .tensors: the tensor set is declared */
@@ -94,7 +105,12 @@ enum journal_kind {
 	JOURNAL_CHECKPOINT,	 /* .checkpoint: it may be offered */
 	JOURNAL_CHECKPOINT_GONE, /* .gone: it was deleted */
 	JOURNAL_EXITS,		 /* .exits: takes the place of an earlier one; also of an ended job */
-	JOURNAL_VIEW		 /* .view: takes the place of that of END */
+	JOURNAL_VIEW,		 /* .view: takes the place of that of END */
+	/* of jobs that are not this journal's: */
+	JOURNAL_PART,	      /* .part: takes the place of an earlier one of this job and number */
+	JOURNAL_PART_TENSORS, /* .part_tensors */
+	JOURNAL_PART_BEGUN,   /* .part_begun */
+	JOURNAL_PART_GONE     /* .part_gone: nothing is left of it */
 };
 
 struct journal_record {
@@ -145,6 +161,16 @@ struct journal_record {
 		struct {
 			uint64_t job, id;
 		} gone;
+		struct journal_part part;
+		struct {
+			uint64_t job;
+			uint32_t part;
+			struct journal_bytes set; /* the caller's */
+		} part_tensors;
+		struct {
+			uint64_t job;
+			uint32_t part;
+		} part_begun, part_gone;
 	};
 };
 
@@ -180,17 +206,19 @@ enum status journal_take_incarnation(struct journal *, uint64_t *out_incarnation
 enum status journal_take_term(struct journal *, uint64_t *out_term);
 
 /* Makes all records durable in their order, or none. ST_STALE_TERM: a newer term exists. ST_STALE_EPOCH: a COMMIT of
- * another epoch than the job's, or an EPOCH that is not newer. ST_JOB_NOT_FOUND, ST_JOB_ENDED. ST_ALREADY_EXISTS: id or
- * request_id is in use. ST_INVALID_ARGUMENT: a COMMIT of another window than the job's next or of another term than the
+ * another epoch than the job's, or an EPOCH that is not newer. ST_JOB_NOT_FOUND: of a part, too. ST_JOB_ENDED.
+ * ST_ALREADY_EXISTS: id or request_id is in use; a PART of a job of this journal, or with another uuid than the job's
+ * other parts. ST_INVALID_ARGUMENT: a COMMIT of another window than the job's next or of another term than the
  * batch's, a RESTORED after a COMMIT, or bytes over JOURNAL_MAX_BYTES. ST_RESOURCE_EXHAUSTED: the disk is full, nothing
- * was written, and the batch has a JOB or TENSORS, for which the reserve is not used. ST_STORE_FAILED: see above. */
+ * was written, and the batch has a JOB, TENSORS or those of a part, for which the reserve is not used. ST_STORE_FAILED:
+ * see above. */
 enum status journal_commit(struct journal *, uint64_t term, const struct journal_record *, size_t n);
 
 /* The journal's reserve, in MiB: room inside its file that commits use when the disk is full (store/reserve.h). Adds
  * one MiB if there are fewer than `wanted_mib` and the disk has room; returns how many there are now. */
 uint32_t journal_reserve(struct journal *, uint32_t wanted_mib);
 
-/* The highest job id ever given out; 0: none. */
+/* The highest job id ever given out, or of a part that was ever here; 0: none. */
 enum status journal_last_job(struct journal *, uint64_t *out_id);
 
 /* Calls `fn` for each job in the order of ids, for those not ended unless `all`; stops at the first status other than
@@ -210,7 +238,11 @@ enum status journal_each_window(struct journal *, uint64_t job, uint64_t last,
 enum status journal_each_checkpoint(struct journal *, uint64_t job,
 				    enum status (*fn)(void *arg, const struct journal_checkpoint *), void *arg);
 
-/* The same for all updates of a job, in the order in which they were made. */
+/* Calls `fn` for each part of jobs that others coordinate, in the order of jobs and parts; stops as journal_each_job
+ * does. */
+enum status journal_each_part(struct journal *, enum status (*fn)(void *arg, const struct journal_part *), void *arg);
+
+/* Calls `fn` for all updates of a job, in the order in which they were made. */
 enum status journal_each_update(struct journal *, uint64_t job,
 				enum status (*fn)(void *arg, const struct journal_update *), void *arg);
 

@@ -162,6 +162,18 @@ static int end_jobs(struct acceptance *a, uint64_t job, const char *reason)
 	return sqlite3_changes(a->j->sql.db);
 }
 
+/* Forgets the parts here of one job that another gaccd coordinates, or with 0 of all; returns of how many jobs. */
+static int forget_parts(struct acceptance *a, uint64_t job)
+{
+	char one[48] = "";
+	if (job)
+		snprintf(one, sizeof(one), " WHERE job = %" PRId64, (int64_t)job);
+	if (run(a->j, sqlite3_mprintf("DELETE FROM parts%s", one)) ||
+	    run(a->j, sqlite3_mprintf("DELETE FROM away%s", one)))
+		return -1;
+	return sqlite3_changes(a->j->sql.db);
+}
+
 static bool is_there(struct journal *j, uint64_t job)
 {
 	sqlite3_stmt *s = NULL;
@@ -176,8 +188,11 @@ static void lose(struct acceptance *a, uint64_t job, const char *what)
 	char reason[300];
 	snprintf(reason, sizeof(reason),
 		 "records of this job in the journal %s, and the operator has accepted the loss", what);
-	int ended = job ? end_jobs(a, job, reason) : 0;
-	if (ended > 0)
+	int ended = job ? end_jobs(a, job, reason) : 0, parts = job ? forget_parts(a, job) : 0;
+	if (parts > 0)
+		tell(a, "job %" PRIu64 ", which another gaccd coordinates: records %s: its parts here are lost", job,
+		     what);
+	else if (ended > 0)
 		tell(a, "job %" PRIu64 ": records %s: it ends", job, what);
 	else if (job && is_there(a->j, job))
 		tell(a, "job %" PRIu64 ", which is over: records %s: what is shown of it may be wrong", job, what);
@@ -209,6 +224,9 @@ static void lose_missing(struct acceptance *a, const struct anchor_copy *of)
 				     "records in the journal are missing, perhaps of this job, and the operator has "
 				     "accepted the loss");
 		tell(a, "of which jobs all of them were is not known: the %d jobs that were not over end", ended);
+		int parts = forget_parts(a, 0);
+		if (parts > 0)
+			tell(a, "the parts here of %d jobs that another gaccd coordinates are lost", parts);
 	}
 }
 
@@ -221,6 +239,8 @@ static enum status lose_altered(struct acceptance *a)
 	for (size_t i = 0; i < n && !st; i++)
 		lose(a, job[i], "have been altered or are missing");
 	free(job);
+	if (!st)
+		st = run(a->j, sqlite3_mprintf("DELETE FROM parts WHERE job NOT IN (SELECT job FROM away)"));
 	for (size_t i = 0; i < sizeof(of_job) / sizeof(*of_job) && !st; i++)
 		st = run(a->j, sqlite3_mprintf("DELETE FROM %s WHERE job NOT IN (SELECT id FROM jobs)", of_job[i]));
 	return st;

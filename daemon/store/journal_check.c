@@ -17,9 +17,10 @@
 
 const char *journal_kind_name(uint32_t kind)
 {
-	static const char *const name[] = { "TERM",	"JOB",	      "TENSORS",	 "PARAMS_READY", "EPOCH",
-					    "COMMIT",	"END",	      "FORGET",		 "HOLD",	 "UPDATE",
-					    "RESTORED", "CHECKPOINT", "CHECKPOINT_GONE", "EXITS",	 "VIEW" };
+	static const char *const name[] = { "TERM",	"JOB",		"TENSORS",	   "PARAMS_READY", "EPOCH",
+					    "COMMIT",	"END",		"FORGET",	   "HOLD",	   "UPDATE",
+					    "RESTORED", "CHECKPOINT",	"CHECKPOINT_GONE", "EXITS",	   "VIEW",
+					    "PART",	"PART_TENSORS", "PART_BEGUN",	   "PART_GONE" };
 	return kind < sizeof(name) / sizeof(*name) ? name[kind] : "record";
 }
 
@@ -59,6 +60,23 @@ enum status journal_check_files(struct journal *j)
 
 /* ---- what is in it ---- */
 
+/* The sums that the jobs should have. An older schema has no parts of jobs that others coordinate. */
+static int each_sum(struct journal *j, sqlite3_stmt **out)
+{
+	sqlite3_stmt *s = NULL;
+	int rc = sqlite3_prepare_v2(j->sql.db, "SELECT 1 FROM main.sqlite_schema WHERE name = 'away'", -1, &s, NULL);
+	if (!rc)
+		rc = sqlite3_step(s);
+	sqlite3_finalize(s);
+	if (rc != SQLITE_ROW && rc != SQLITE_DONE)
+		return rc;
+	return sqlite3_prepare_v2(j->sql.db,
+				  rc == SQLITE_DONE ? "SELECT id, sum FROM main.jobs ORDER BY id"
+						    : "SELECT id, sum FROM main.jobs UNION ALL"
+						      " SELECT job, sum FROM main.away ORDER BY 1",
+				  -1, out, NULL);
+}
+
 /* Fills in `job`, which has room for all jobs that have rows. SQLITE_OK, or the code of what failed: then *out_n means
  * nothing, as the jobs that were not read look like missing ones. */
 static int compare_sums(struct journal *j, uint64_t *job, size_t *out_n)
@@ -66,7 +84,7 @@ static int compare_sums(struct journal *j, uint64_t *job, size_t *out_n)
 	const struct journal_sum *is = &j->sum;
 	sqlite3_stmt *s = NULL;
 	size_t n = 0, at = 0;
-	int rc = sqlite3_prepare_v2(j->sql.db, "SELECT id, sum FROM main.jobs ORDER BY id", -1, &s, NULL);
+	int rc = each_sum(j, &s);
 	while (rc == SQLITE_OK && (rc = sqlite3_step(s)) == SQLITE_ROW) {
 		uint64_t id = (uint64_t)sqlite3_column_int64(s, 0);
 		for (; at < is->n && is->of[at].job < id; at++) /* rows of a job without a row of its own */

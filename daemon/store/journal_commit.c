@@ -6,6 +6,7 @@
 #include "store/journal_sql.h"
 #include "base/log.h"
 
+#include <sqlite3.h>
 #include <stdlib.h>
 
 /* ---- transactions ---- */
@@ -18,12 +19,20 @@ static enum status begin(struct journal *j)
 	return sql_run(&j->sql, SQL_BEGIN, "");
 }
 
+static enum status add_to_sum(struct journal *j, const struct job_sum *of)
+{
+	enum status st = sql_run(&j->sql, SQL_JOB_SUM, "ii", (int64_t)of->sum, (int64_t)of->job);
+	if (st || sqlite3_changes(j->sql.db))
+		return st;
+	return sql_run(&j->sql, SQL_AWAY_SUM, "ii", (int64_t)of->sum, (int64_t)of->job);
+}
+
 /* What the transaction has changed goes into the sums, and what it makes of the mark into the file. */
 static enum status write_mark(struct journal *j, struct anchor_mark *m)
 {
 	enum status st = ST_OK;
 	for (size_t i = 0; i < j->sum.n && !st; i++)
-		st = sql_run(&j->sql, SQL_JOB_SUM, "ii", (int64_t)j->sum.of[i].sum, (int64_t)j->sum.of[i].job);
+		st = add_to_sum(j, &j->sum.of[i]);
 	m->sum = journal_mark_sum(m, j->rows + journal_sum_total(&j->sum));
 	return st ? st
 		  : sql_run(&j->sql, SQL_MARK, "iiiii", (int64_t)m->records, (int64_t)m->sum, (int64_t)m->term,
@@ -117,19 +126,27 @@ static enum status commit(struct journal *j, uint64_t term, const struct journal
 	for (size_t i = 0; i < n && st == ST_OK; i++) {
 		st = journal_add(j, term, &records[i]);
 		e[i] = entry_of(&records[i]);
-		if (records[i].kind == JOURNAL_JOB && records[i].job.id > m.last_job)
-			m.last_job = records[i].job.id;
+		bool is_new = records[i].kind == JOURNAL_JOB || records[i].kind == JOURNAL_PART;
+		if (is_new && e[i].job > m.last_job)
+			m.last_job = e[i].job;
 	}
 	return end(j, st, &m, e, n);
 }
 
-/* New jobs and their tensors are as large as users make them: they wait for room, and the reserve is left to running
- * jobs. */
+/* New jobs, parts and their tensors are as large as users make them: they wait for room, and the reserve is left to
+ * running jobs. */
 static bool may_use_reserve(const struct journal_record *records, size_t n)
 {
 	for (size_t i = 0; i < n; i++)
-		if (records[i].kind == JOURNAL_JOB || records[i].kind == JOURNAL_TENSORS)
+		switch (records[i].kind) {
+		case JOURNAL_JOB:
+		case JOURNAL_TENSORS:
+		case JOURNAL_PART:
+		case JOURNAL_PART_TENSORS:
 			return false;
+		default:
+			break;
+		}
 	return true;
 }
 
@@ -153,6 +170,12 @@ static size_t payload_bytes(const struct journal_record *r)
 		return r->exits.exits.n;
 	case JOURNAL_VIEW:
 		return r->view.view.n;
+	case JOURNAL_PART:
+		return r->part.placement.n;
+	case JOURNAL_PART_TENSORS:
+		return r->part_tensors.set.n;
+	case JOURNAL_PART_BEGUN:
+	case JOURNAL_PART_GONE:
 	case JOURNAL_PARAMS_READY:
 	case JOURNAL_EPOCH:
 	case JOURNAL_FORGET:

@@ -34,6 +34,9 @@ enum status journal_force(const char *path, char *aside, size_t n_aside, struct 
 
 /* Puts the record into the tables, within a transaction; the status is journal_commit's. */
 enum status journal_add(struct journal *, uint64_t term, const struct journal_record *);
+/* journal_parts.c: the same for those of a part. */
+enum status journal_add_part(struct journal *, const struct journal_record *);
+bool journal_is_of_part(const struct journal_record *);
 /* The job that the record is of. */
 uint64_t journal_job_of(const struct journal_record *);
 

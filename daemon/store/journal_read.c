@@ -71,6 +71,19 @@ static struct journal_window read_window(sqlite3_stmt *s)
 	};
 }
 
+static struct journal_part read_part(sqlite3_stmt *s)
+{
+	struct journal_part p = {
+		.job = column_u64(s, 0),
+		.part = (uint32_t)column_u64(s, 1),
+		.placement = column_bytes(s, 3),
+		.tensors = column_bytes(s, 4),
+		.begun = sqlite3_column_int(s, 5) != 0,
+	};
+	column_id(s, 2, p.uuid);
+	return p;
+}
+
 static struct journal_checkpoint read_checkpoint(sqlite3_stmt *s)
 {
 	struct journal_checkpoint k = {
@@ -95,6 +108,7 @@ struct visitor {
 	enum status (*window)(void *arg, const struct journal_window *);
 	enum status (*checkpoint)(void *arg, const struct journal_checkpoint *);
 	enum status (*update)(void *arg, const struct journal_update *);
+	enum status (*part)(void *arg, const struct journal_part *);
 	void *arg;
 };
 
@@ -111,6 +125,10 @@ static enum status show(const struct visitor *v, sqlite3_stmt *s)
 	if (v->checkpoint) {
 		struct journal_checkpoint k = read_checkpoint(s);
 		return v->checkpoint(v->arg, &k);
+	}
+	if (v->part) {
+		struct journal_part p = read_part(s);
+		return v->part(v->arg, &p);
 	}
 	struct journal_update u = { column_u64(s, 0), column_u64(s, 1), column_bytes(s, 2) };
 	return v->update(v->arg, &u);
@@ -166,6 +184,14 @@ enum status journal_each_checkpoint(struct journal *j, uint64_t job,
 	if (j->sql.failed)
 		return ST_STORE_FAILED;
 	return each(j, SQL_EACH_CHECKPOINT, sql_step(&j->sql, SQL_EACH_CHECKPOINT, "i", (int64_t)job), &v);
+}
+
+enum status journal_each_part(struct journal *j, enum status (*fn)(void *arg, const struct journal_part *), void *arg)
+{
+	const struct visitor v = { .part = fn, .arg = arg };
+	if (j->sql.failed)
+		return ST_STORE_FAILED;
+	return each(j, SQL_EACH_PART, sql_step(&j->sql, SQL_EACH_PART, ""), &v);
 }
 
 enum status journal_each_update(struct journal *j, uint64_t job,

@@ -165,6 +165,14 @@ uint64_t journal_job_of(const struct journal_record *r)
 		return r->exits.job;
 	case JOURNAL_VIEW:
 		return r->view.job;
+	case JOURNAL_PART:
+		return r->part.job;
+	case JOURNAL_PART_TENSORS:
+		return r->part_tensors.job;
+	case JOURNAL_PART_BEGUN:
+		return r->part_begun.job;
+	case JOURNAL_PART_GONE:
+		return r->part_gone.job;
 	}
 	return 0;
 }
@@ -200,6 +208,10 @@ static enum status add_of_job(struct journal *j, uint64_t term, const struct jou
 		return put_bytes(j, SQL_VIEW, &r->view.view, id);
 	case JOURNAL_JOB:
 	case JOURNAL_FORGET:
+	case JOURNAL_PART:
+	case JOURNAL_PART_TENSORS:
+	case JOURNAL_PART_BEGUN:
+	case JOURNAL_PART_GONE:
 		break;
 	}
 	return ST_INVALID_ARGUMENT;
@@ -209,6 +221,8 @@ enum status journal_add(struct journal *j, uint64_t term, const struct journal_r
 {
 	if (r->kind == JOURNAL_JOB)
 		return add_job(j, &r->job);
+	if (journal_is_of_part(r))
+		return journal_add_part(j, r);
 	if (r->kind == JOURNAL_FORGET)
 		return forget(j, r->forget.job);
 	struct job_state is = { 0, 0 };

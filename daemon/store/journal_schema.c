@@ -5,6 +5,12 @@
 #include "store/journal_impl.h"
 #include "store/journal_sql.h"
 
+/* Parts of jobs that another gaccd coordinates; their job's sum is in `away`. */
+#define TABLES_OF_PARTS                                                                                                \
+	"CREATE TABLE away (job INTEGER PRIMARY KEY, uuid BLOB NOT NULL, sum INTEGER NOT NULL DEFAULT 0);"             \
+	"CREATE TABLE parts (id INTEGER PRIMARY KEY, job INTEGER NOT NULL, part INTEGER NOT NULL,"                     \
+	" placement BLOB NOT NULL, tensors BLOB, begun INTEGER NOT NULL DEFAULT 0, UNIQUE (job, part));"
+
 /* Payloads lie apart, so that a job's history stays a few dozen bytes per window. From step 7 on, meta's `sealed` says
  * of which schema the sums are: after a step they are computed anew (journal_seal.c). */
 static const char *const schema_steps[] = {
@@ -56,12 +62,13 @@ static const char *const schema_steps[] = {
 	/* a job's sum is that of its rows in all tables (journal_sum.h) */
 	("ALTER TABLE jobs ADD COLUMN sum INTEGER NOT NULL DEFAULT 0;"
 	 "INSERT INTO meta VALUES ('identity', 0), ('records', 0), ('sum', 0), ('sealed', 0);"),
+	TABLES_OF_PARTS,
 };
 _Static_assert(sizeof(schema_steps) / sizeof(*schema_steps) >= JOURNAL_SUMS_VERSION, "the step that brings the sums");
 _Static_assert(JOURNAL_KEEP_PAYLOADS == 16, "the places in the schema");
 
 const char *const journal_sql_text[SQL_COUNT] = {
-#define X(name, text) [SQL_##name] = text,
+#define X(name, text) [SQL_##name] = (text),
 	STATEMENTS(X)
 #undef X
 };

@@ -77,7 +77,9 @@ static enum status write_sums(struct journal *j)
 {
 	enum status st = ST_OK;
 	for (size_t i = 0; i < j->sum.n && !st; i++)
-		st = run_text(j, sqlite3_mprintf("UPDATE jobs SET sum = %lld WHERE id = %lld",
+		st = run_text(j, sqlite3_mprintf("UPDATE jobs SET sum = %lld WHERE id = %lld;"
+						 "UPDATE away SET sum = %lld WHERE job = %lld",
+						 (long long)j->sum.of[i].sum, (long long)j->sum.of[i].job,
 						 (long long)j->sum.of[i].sum, (long long)j->sum.of[i].job));
 	return st;
 }

@@ -19,6 +19,7 @@
 		" WHEN 'incarnation' THEN ?4 ELSE ?5 END"                                                              \
 		" WHERE key IN ('records', 'sum', 'term', 'incarnation', 'last_job')")                                 \
 	X(JOB_SUM, "UPDATE jobs SET sum = gacc_plus(sum, ?) WHERE id = ?")                                             \
+	X(AWAY_SUM, "UPDATE away SET sum = gacc_plus(sum, ?) WHERE job = ?")                                           \
 	X(JOB, "INSERT INTO jobs (id, uuid, request_id, uid, user, created) VALUES (?, ?, ?, ?, ?, ?)")                \
 	X(SPEC, "INSERT INTO specs (job, spec) VALUES (?, ?)")                                                         \
 	X(JOB_STATE, "SELECT epoch, next_window, ended IS NOT NULL FROM jobs WHERE id = ?")                            \
@@ -50,6 +51,15 @@
 	X(EXITS, "UPDATE jobs SET exits = ? WHERE id = ?")                                                             \
 	X(VIEW, "UPDATE jobs SET view = ? WHERE id = ?")                                                               \
 	X(END, "UPDATE jobs SET end_state = ?, end_reason = ?, ended = ?, view = nullif(?, x'') WHERE id = ?")         \
+	X(AWAY, "SELECT (SELECT uuid FROM away WHERE job = ?1), EXISTS (SELECT 1 FROM jobs WHERE id = ?1)")            \
+	X(ADD_AWAY, "INSERT INTO away (job, uuid) VALUES (?, ?)")                                                      \
+	X(PART, "INSERT OR REPLACE INTO parts (job, part, placement) VALUES (?, ?, ?)")                                \
+	X(PART_TENSORS, "UPDATE parts SET tensors = ? WHERE job = ? AND part = ?")                                     \
+	X(PART_BEGUN, "UPDATE parts SET begun = 1 WHERE job = ? AND part = ?")                                         \
+	X(PART_GONE, "DELETE FROM parts WHERE job = ? AND part = ?")                                                   \
+	X(AWAY_GONE, "DELETE FROM away WHERE job = ?1 AND NOT EXISTS (SELECT 1 FROM parts WHERE job = ?1)")            \
+	X(EACH_PART,                                                                                                   \
+	  "SELECT job, part, uuid, placement, tensors, begun FROM parts JOIN away USING (job) ORDER BY 1, 2")          \
 	X(EACH_JOB,                                                                                                    \
 	  "SELECT " JOB_COLUMNS " FROM jobs LEFT JOIN specs s ON s.job = id AND (ended IS NULL OR view IS NULL)"       \
 	  " WHERE ? OR ended IS NULL ORDER BY id")                                                                     \

@@ -27,6 +27,47 @@ const char *checkpoint_part_name(enum checkpoint_part p)
 	return names[p];
 }
 
+/* ---- files ---- */
+
+void checkpoint_file_name(char out[CHECKPOINT_FILE_NAME], enum checkpoint_part p, uint32_t part, uint32_t n_parts)
+{
+	const char *name = checkpoint_part_name(p);
+	if (n_parts > 1 && p >= CHECKPOINT_CARRY)
+		snprintf(out, CHECKPOINT_FILE_NAME, "%.*s-%05" PRIu32 "-of-%05" PRIu32 "%s", (int)strcspn(name, "."),
+			 name, part + 1, n_parts, strchr(name, '.'));
+	else
+		snprintf(out, CHECKPOINT_FILE_NAME, "%s", name);
+}
+
+bool checkpoint_is_of_part(const char *name)
+{
+	char is[CHECKPOINT_FILE_NAME];
+	uint32_t part = 0, n = 0;
+	const char *numbers = strchr(name, '-');
+	if (!numbers || sscanf(numbers, "-%5" SCNu32 "-of-%5" SCNu32, &part, &n) != 2 || !part || part > n || n < 2)
+		return false;
+	for (int p = CHECKPOINT_CARRY; p < CHECKPOINT_PARTS; p++) {
+		checkpoint_file_name(is, (enum checkpoint_part)p, part - 1, n);
+		if (!strcmp(is, name))
+			return true;
+	}
+	return false;
+}
+
+const struct checkpoint_file *manifest_file(const struct manifest *m, uint32_t i, char name[CHECKPOINT_FILE_NAME])
+{
+	const uint32_t by_part = CHECKPOINT_PARTS - CHECKPOINT_CARRY;
+	if (i < CHECKPOINT_PARTS) {
+		checkpoint_file_name(name, (enum checkpoint_part)i, 0, 1);
+		return &m->file[i];
+	}
+	const uint32_t part = (i - CHECKPOINT_PARTS) / by_part, p = CHECKPOINT_CARRY + (i - CHECKPOINT_PARTS) % by_part;
+	if (part >= m->n_parts)
+		return NULL;
+	checkpoint_file_name(name, (enum checkpoint_part)p, part, m->n_parts);
+	return &m->part[part].file[p];
+}
+
 /* ---- writing ---- */
 
 static json_t *of_whole(uint64_t v)
@@ -73,18 +114,18 @@ static json_t *whole_or_none(json_t *v, int failures)
 	return NULL;
 }
 
-static json_t *of_files(const struct checkpoint_file *f)
+static json_t *of_files(const struct manifest *m)
 {
 	json_t *list = json_array();
+	const struct checkpoint_file *f;
+	char name[CHECKPOINT_FILE_NAME], hex[SHA256_HEX];
 	int failures = 0;
-	for (int i = 0; list && i < CHECKPOINT_PARTS; i++) {
-		char hex[SHA256_HEX];
-		if (!f[i].bytes)
+	for (uint32_t i = 0; list && (f = manifest_file(m, i, name)); i++) {
+		if (!f->bytes)
 			continue;
-		sha256_to_hex(f[i].sha256, hex);
-		failures |= json_array_append_new(list, json_pack("{s:s, s:o, s:s}", "name",
-								  checkpoint_part_name((enum checkpoint_part)i),
-								  "bytes", of_whole(f[i].bytes), "sha256", hex));
+		sha256_to_hex(f->sha256, hex);
+		failures |= json_array_append_new(
+			list, json_pack("{s:s, s:o, s:s}", "name", name, "bytes", of_whole(f->bytes), "sha256", hex));
 	}
 	return whole_or_none(list, failures);
 }
@@ -109,11 +150,21 @@ static json_t *of_updates(const struct manifest *m)
 	return whole_or_none(list, failures);
 }
 
-static json_t *of_carry(const struct manifest *m)
+static json_t *of_carry(const struct manifest_carry *c)
 {
-	return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o}", "count", of_whole(m->count), "sum_weight",
-			 of_real(m->sum_weight), "sum_loss", of_real(m->sum_loss), "last_rank", of_whole(m->last_rank),
-			 "lr", of_real(m->lr), "lr_rank", of_whole(m->lr_rank));
+	return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o}", "count", of_whole(c->count), "sum_weight",
+			 of_real(c->sum_weight), "sum_loss", of_real(c->sum_loss), "last_rank", of_whole(c->last_rank),
+			 "lr", of_real(c->lr), "lr_rank", of_whole(c->lr_rank));
+}
+
+/* Nothing where the window is of one part; else what each has of it. */
+static int put_parts(json_t *root, const struct manifest *m)
+{
+	json_t *list = m->n_parts ? json_array() : NULL;
+	int failures = 0;
+	for (uint32_t i = 0; list && i < m->n_parts; i++)
+		failures |= json_array_append_new(list, of_carry(&m->part[i].carry));
+	return m->n_parts ? json_object_set_new(root, "parts", whole_or_none(list, failures)) : 0;
 }
 
 /* Into a buffer of its own size: json_dumps, when its own cannot grow, leaves a key out and says nothing. */
@@ -137,16 +188,20 @@ enum status manifest_encode(const struct manifest *m, char **out, size_t *out_n)
 				   "name", m->name, "uid", of_whole(m->uid));
 	json_t *root = json_pack(
 		"{s:s, s:i, s:s, s:o, s:o, s:o, s:o, s:o, s:b, s:o, s:o, s:s, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
-		"format", FORMAT, "version", m->n_updates ? MANIFEST_VERSION : 1, "gacc", GACC_VERSION, "id",
-		of_whole(m->id), "job", job, "created_unix_nanos", of_whole((uint64_t)m->created_unix_ns), "window",
-		of_whole(m->window), "applied_step", of_whole(m->applied_step), "inside_window", (int)m->inside_window,
-		"ranks", of_whole(m->ranks), "micro_size", of_whole(m->micro_size), "optimizer", m->optimizer,
-		"accumulate_dtype", m->accumulate_dtype, "loss_scale", of_real(m->loss_scale), "params_digest",
-		of_whole(m->params_digest), "carry", of_carry(m), "last", of_values(m->last, m->n_last), "updates",
-		of_updates(m), "files", of_files(m->file), "spec", of_spec(m->spec, m->n_spec));
+		"format", FORMAT, "version",
+		m->n_parts     ? 3
+		: m->n_updates ? 2
+			       : 1,
+		"gacc", GACC_VERSION, "id", of_whole(m->id), "job", job, "created_unix_nanos",
+		of_whole((uint64_t)m->created_unix_ns), "window", of_whole(m->window), "applied_step",
+		of_whole(m->applied_step), "inside_window", (int)m->inside_window, "ranks", of_whole(m->ranks),
+		"micro_size", of_whole(m->micro_size), "optimizer", m->optimizer, "accumulate_dtype",
+		m->accumulate_dtype, "loss_scale", of_real(m->loss_scale), "params_digest", of_whole(m->params_digest),
+		"carry", of_carry(&m->carry), "last", of_values(m->last, m->n_last), "updates", of_updates(m), "files",
+		of_files(m), "spec", of_spec(m->spec, m->n_spec));
 	if (!root)
 		return !job && json_error_code(&error) == json_error_invalid_utf8 ? ST_INVALID_ARGUMENT : ST_NO_MEMORY;
-	char *text = dump(root, out_n);
+	char *text = put_parts(root, m) ? NULL : dump(root, out_n);
 	json_decref(root);
 	if (!text)
 		return ST_NO_MEMORY;
@@ -273,13 +328,28 @@ static bool file(const json_t *v, struct manifest *m)
 {
 	const char *name = json_string_value(json_object_get(v, "name")),
 		   *hex = json_string_value(json_object_get(v, "sha256"));
-	for (int i = 0; name && hex && i < CHECKPOINT_PARTS; i++) {
-		struct checkpoint_file *f = &m->file[i];
-		if (!strcmp(name, checkpoint_part_name((enum checkpoint_part)i)))
+	char is[CHECKPOINT_FILE_NAME];
+	struct checkpoint_file *f;
+	for (uint32_t i = 0; name && hex && (f = (struct checkpoint_file *)manifest_file(m, i, is)); i++)
+		if (!strcmp(name, is))
 			return !f->bytes && whole(json_object_get(v, "bytes"), &f->bytes) && f->bytes > 0 &&
 			       sha256_from_hex(hex, f->sha256);
-	}
 	return false;
+}
+
+/* A sum and who is in it come together; where the parts have them, some part has. */
+static bool has_window(const struct manifest *m)
+{
+	const struct checkpoint_file *f = m->file;
+	bool sum = f[CHECKPOINT_CARRY].bytes, who = f[CHECKPOINT_WINDOW].bytes, good = true, any = false;
+	for (uint32_t i = 0; i < m->n_parts; i++) {
+		f = m->part[i].file;
+		good &= !f[CHECKPOINT_CARRY].bytes == !f[CHECKPOINT_WINDOW].bytes;
+		any |= f[CHECKPOINT_CARRY].bytes > 0;
+	}
+	if (m->n_parts)
+		return good && any && m->inside_window && !sum && !who;
+	return sum == m->inside_window && who == m->inside_window;
 }
 
 static bool files(const json_t *v, struct manifest *m)
@@ -289,21 +359,49 @@ static bool files(const json_t *v, struct manifest *m)
 	if (!json_is_array(v))
 		return false;
 	json_array_foreach(v, i, item) if (!file(item, m)) return false;
-	return m->file[CHECKPOINT_MODEL].bytes && !m->file[CHECKPOINT_CARRY].bytes == !m->inside_window &&
-	       !m->file[CHECKPOINT_WINDOW].bytes == !m->inside_window;
+	return m->file[CHECKPOINT_MODEL].bytes && has_window(m);
 }
 
-/* The key that is missing or wrong; NULL: all are good. */
-static const char *wrong_key(json_t *o, struct decoded *d)
-{
-	struct manifest *m = &d->m;
-	const json_t *job = json_object_get(o, "job"), *carry = json_object_get(o, "carry");
-	uint64_t created = 0;
+/* Each of these says which key is missing or wrong; NULL: all are good. */
 #define NEED(reader, of, key, out)                                                                                     \
 	do {                                                                                                           \
 		if (!reader(json_object_get((of), (key)), out))                                                        \
 			return (key);                                                                                  \
 	} while (0)
+
+static const char *wrong_carry(const json_t *o, struct manifest_carry *c)
+{
+	NEED(whole, o, "count", &c->count);
+	NEED(real, o, "sum_weight", &c->sum_weight);
+	NEED(real, o, "sum_loss", &c->sum_loss);
+	NEED(whole32, o, "last_rank", &c->last_rank);
+	if (json_object_get(o, "lr")) { /* older ones have none */
+		NEED(real, o, "lr", &c->lr);
+		NEED(whole32, o, "lr_rank", &c->lr_rank);
+	}
+	return NULL;
+}
+
+/* Only with an open window of several parts. */
+static bool parts(const json_t *v, struct manifest *m)
+{
+	const json_t *item;
+	size_t i;
+	if (!v)
+		return true;
+	if (!json_is_array(v) || json_array_size(v) < 2 || json_array_size(v) > MANIFEST_MAX_PARTS)
+		return false;
+	json_array_foreach(v, i, item) if (wrong_carry(item, &m->part[i].carry)) return false;
+	m->n_parts = (uint32_t)json_array_size(v);
+	return true;
+}
+
+static const char *wrong_key(json_t *o, struct decoded *d)
+{
+	struct manifest *m = &d->m;
+	const json_t *job = json_object_get(o, "job");
+	const char *key;
+	uint64_t created = 0;
 	NEED(whole, o, "id", &m->id);
 	NEED(whole, job, "id", &m->job);
 	NEED(uuid, job, "uuid", m->uuid);
@@ -318,14 +416,9 @@ static const char *wrong_key(json_t *o, struct decoded *d)
 	NEED(string, o, "accumulate_dtype", &m->accumulate_dtype);
 	NEED(real, o, "loss_scale", &m->loss_scale);
 	NEED(whole, o, "params_digest", &m->params_digest);
-	NEED(whole, carry, "count", &m->count);
-	NEED(real, carry, "sum_weight", &m->sum_weight);
-	NEED(real, carry, "sum_loss", &m->sum_loss);
-	NEED(whole32, carry, "last_rank", &m->last_rank);
-	if (json_object_get(carry, "lr")) { /* older ones have none */
-		NEED(real, carry, "lr", &m->lr);
-		NEED(whole32, carry, "lr_rank", &m->lr_rank);
-	}
+	if ((key = wrong_carry(json_object_get(o, "carry"), &m->carry)))
+		return key;
+	NEED(parts, o, "parts", m);
 	NEED(last, o, "last", m);
 	NEED(updates, o, "updates", m);
 	NEED(spec, o, "spec", d);

@@ -14,12 +14,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* A manifest has the lowest version whose readers understand it: 2 has updates. */
-#define MANIFEST_VERSION 2
+/* A manifest has the lowest version whose readers understand it: 2 has updates, 3 an open window of several parts. */
+#define MANIFEST_VERSION 3
 #define MANIFEST_MAX_BYTES (UINT64_C(256) << 20) /* a million tensors with names of 150 bytes */
 #define MANIFEST_MAX_VALUES 64
 #define MANIFEST_MAX_UPDATES 65
 #define MANIFEST_MAX_CHANGES 8
+#define MANIFEST_MAX_PARTS 16
 
 enum checkpoint_part {
 	CHECKPOINT_MODEL,     /* the parameters, by the tensors' names, in their dtype */
@@ -29,6 +30,13 @@ enum checkpoint_part {
 	CHECKPOINT_PARTS
 };
 const char *checkpoint_part_name(enum checkpoint_part); /* "model.safetensors" */
+
+#define CHECKPOINT_FILE_NAME 48
+/* The same, but for CARRY and WINDOW of a job of several parts, each of which has its own:
+ * "carry-00001-of-00004.safetensors" is part 0's. */
+void checkpoint_file_name(char out[CHECKPOINT_FILE_NAME], enum checkpoint_part, uint32_t part, uint32_t n_parts);
+/* True for the name of a CARRY or a WINDOW by part. */
+bool checkpoint_is_of_part(const char *name);
 
 /* bytes 0: the checkpoint has no such file. */
 struct checkpoint_file {
@@ -51,6 +59,21 @@ struct manifest_update {
 	size_t n;
 };
 
+/* The sum of an open window. */
+struct manifest_carry {
+	uint64_t count;
+	double sum_weight, sum_loss;
+	uint32_t last_rank; /* the job's number, as is lr_rank */
+	double lr;	    /* that its pushes gave it; 0: the schedule's */
+	uint32_t lr_rank;
+};
+
+/* What one of several parts has of it. */
+struct manifest_part {
+	struct manifest_carry carry;
+	struct checkpoint_file file[CHECKPOINT_PARTS]; /* CARRY and WINDOW alone */
+};
+
 struct manifest {
 	uint64_t id; /* of the checkpoint in its job */
 	uint64_t job;
@@ -65,12 +88,10 @@ struct manifest {
 	const char *optimizer, *accumulate_dtype;
 	double loss_scale;
 	uint64_t params_digest;
-	/* the carry: of the open window */
-	uint64_t count;
-	double sum_weight, sum_loss;
-	uint32_t last_rank;
-	double lr; /* that its pushes gave it; 0: the schedule's */
-	uint32_t lr_rank;
+	struct manifest_carry carry; /* of the open window; of all parts together */
+	/* inside a window of a job of several parts, whose files CARRY and WINDOW are here; else 0 */
+	uint32_t n_parts;
+	struct manifest_part part[MANIFEST_MAX_PARTS];
 	/* the last outcome; none before the first */
 	struct manifest_value last[MANIFEST_MAX_VALUES];
 	size_t n_last;
@@ -80,6 +101,9 @@ struct manifest {
 	size_t n_spec;
 	struct checkpoint_file file[CHECKPOINT_PARTS];
 };
+
+/* The i-th file that it can have, from 0, and its name; NULL: there are no more. Its bytes are 0 where it has not. */
+const struct checkpoint_file *manifest_file(const struct manifest *, uint32_t i, char name[CHECKPOINT_FILE_NAME]);
 
 /* The text, for free(). ST_NO_MEMORY, ST_INVALID_ARGUMENT (a name that is no UTF-8). */
 enum status manifest_encode(const struct manifest *, char **out, size_t *out_n);

@@ -13,6 +13,7 @@
 #include <time.h>
 
 enum { MICRO = 8 };
+static const struct message_bounds bounds = { 0, MICRO, 1 };
 
 static double now_us(void)
 {
@@ -62,7 +63,7 @@ static int run(uint32_t n)
 		double begin = now_us();
 		void *m = report_pack(&r, &bytes);
 		double packed = now_us();
-		if (!m || report_unpack(m, bytes, &part, MICRO, &back, why, sizeof(why)))
+		if (!m || report_unpack(m, bytes, &part, &bounds, &back, why, sizeof(why)))
 			return 1;
 		unpacking += now_us() - packed;
 		packing += packed - begin;

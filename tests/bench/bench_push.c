@@ -8,7 +8,8 @@
  * what is in it), beside it without the pass, and with pass and record; of its CPU time, that of all processes, against
  * RPC's. In blocks of n calls, each side once in a round; a block of pushes is one window. A round's
  * figure is the block's median (and its 99th percentile). C7: a whole window of one micro-batch, push and wait, both
- * ways, against two such calls and one fdatasync of a page beside gaccd's journal. Both unless one is named.
+ * ways, against two such calls and one fdatasync of a page beside gaccd's journal; and that of a job of several parts
+ * with a rank each (C7n), whose engines exchange their sums. Both unless one is named.
  */
 #include "bare.h"
 #include "bench.h"
@@ -16,6 +17,7 @@
 #include "trainer.h"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,6 +28,7 @@
 #define LOG_BYTES (4 << 20)
 #define REQUEST_BYTES 64 /* a PushRequest of one rank */
 #define CALLS_MAX 10000
+#define MAX_PARTS 4
 
 static size_t rounds = 15, calls = 200;
 
@@ -233,6 +236,78 @@ static void call_step(void *arg)
 	trainer_need(t, gacc_wait(t->job, -1, NULL));
 }
 
+/* A job of several parts: a rank of each, both in this process. */
+struct divided {
+	int n;
+	struct trainer rank[MAX_PARTS];
+	struct trainer_options options[MAX_PARTS];
+};
+
+struct opening {
+	struct trainer *trainer;
+	const struct trainer_options *options;
+};
+
+static void *open_rank(void *arg)
+{
+	const struct opening *o = arg;
+	trainer_open(o->trainer, o->options);
+	return NULL;
+}
+
+/* At the same time: the job begins when all parts have a rank. */
+static void open_divided(struct divided *d, const struct bench_daemon *daemon, int n)
+{
+	static const char *const names[] = { [2] = "commit-2", [4] = "commit-4" };
+	pthread_t thread[MAX_PARTS];
+	struct opening opening[MAX_PARTS];
+	setenv("GACC_MAILBOX", "1", 1);
+	*d = (struct divided){ .n = n };
+	for (int i = 0; i < n; i++) {
+		d->options[i] = (struct trainer_options){ .endpoint = daemon->endpoint,
+							  .name = names[n],
+							  .optimizer = "sgd",
+							  .rank = i,
+							  .ranks = n,
+							  .parts = n,
+							  .micro_size = 1,
+							  .n_elements = ELEMENTS,
+							  .n_tensors = 1 };
+		opening[i] = (struct opening){ &d->rank[i], &d->options[i] };
+		if (pthread_create(&thread[i], NULL, open_rank, &opening[i]))
+			bench_die("no thread");
+	}
+	for (int i = 0; i < n; i++)
+		pthread_join(thread[i], NULL);
+}
+
+static void call_divided_step(void *arg)
+{
+	struct divided *d = arg;
+	for (int i = 0; i < d->n; i++)
+		trainer_push(&d->rank[i]);
+	for (int i = 0; i < d->n; i++)
+		trainer_need(&d->rank[i], gacc_wait(d->rank[i].job, -1, NULL));
+}
+
+static void measure_divided(const struct bench_daemon *daemon, struct bare *bare, int fd, int n)
+{
+	struct bench_row r = row("C7n", "", "fdatasync and 2 bare calls", 1.5);
+	struct divided d;
+	snprintf(r.what, sizeof(r.what), "step of 1024 floats, %d parts, mailbox, p50", n);
+	open_divided(&d, daemon, n);
+	struct bench_group group = group_of(daemon, bare);
+	time_block(&group, call_divided_step, &d);
+	for (size_t i = 0; i < rounds; i++) {
+		struct bench_watch watch = bench_watch_start(&group);
+		struct block ours = time_block(&group, call_divided_step, &d), limit = time_commit(&group, fd, bare);
+		put(&r, ours.p50, limit.p50, ours.cpu, limit.cpu, bench_watch_foreign(&watch, &group));
+	}
+	for (int i = 0; i < n; i++)
+		trainer_close(&d.rank[i]);
+	bench_row_print(&r);
+}
+
 static void measure_commit(const struct bench_daemon *daemon, struct bare *bare)
 {
 	struct bench_row by_rpc = row("C7", "step of 1024 floats, K = 1, by RPC, p50", "fdatasync and 2 bare calls",
@@ -258,10 +333,12 @@ static void measure_commit(const struct bench_daemon *daemon, struct bare *bare)
 	}
 	trainer_close(&rpc);
 	trainer_close(&box);
-	close(fd);
-	unlink(path);
 	bench_row_print(&by_rpc);
 	bench_row_print(&by_box);
+	measure_divided(daemon, bare, fd, 2);
+	measure_divided(daemon, bare, fd, 4);
+	close(fd);
+	unlink(path);
 }
 
 int main(int argc, char **argv)

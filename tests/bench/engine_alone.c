@@ -50,6 +50,7 @@ static struct plan head_of(const struct arena *a, uint32_t threads)
 	struct plan p = { .version = PLAN_VERSION,
 			  .bytes_of_plan = sizeof(p),
 			  .job_id = JOB,
+			  .n_parts = 1,
 			  .fingerprint = a->fingerprint,
 			  .ranks = 1,
 			  .max_micro_size = ALONE_SLOTS,

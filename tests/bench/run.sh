@@ -15,7 +15,8 @@
 #        beside PyTorch: PYTHON tests/bench/torch/compare.py --only update BUILD_DIR
 #   C3   PYTHON tests/bench/torch/compare.py --only speed --models S,M,L --ranks 2 BUILD_DIR, and --models S,M --ranks 4
 #   C4   B/bench_push -r 15 push
-#   C7   B/bench_push -r 15 commit; the journal alone: B/bench_commit -r 15, its CPU time without the disk: -d /dev/shm
+#   C6   B/bench_coll -r 15
+#   C7   B/bench_push -r 15 commit, also of several parts; the journal alone: B/bench_commit -r 15, its CPU time without the disk: -d /dev/shm
 #
 # No part of this: B/bench_engine OTHER_GACCD compares the engine with that of another build, of the commit before a change to it.
 set -eu
@@ -89,6 +90,7 @@ service()
 	step bench_inline -r "$rounds"
 	step bench_control -r "$rounds"
 	step bench_parts -r "$rounds"
+	step bench_coll -r "$rounds" -n "$summed"
 	step bench_mailbox -r "$rounds"
 	for p in $sizes; do
 		step bench_step -r "$rounds" -p "$p"
@@ -112,9 +114,9 @@ kernels()
 }
 
 if [ -n "$quick" ]; then
-	rounds=5 sizes="670000 10000000" arrays="40" scale=100
+	rounds=5 sizes="670000 10000000" arrays="40" scale=100 summed=4000000
 else
-	rounds=15 sizes="670000 10000000 53600000" arrays="40 400" scale=400
+	rounds=15 sizes="670000 10000000 53600000" arrays="40 400" scale=400 summed=54000000
 fi
 noisy=1 end=$(($(date +%s) + wait))
 while :; do

@@ -45,9 +45,9 @@ void trainer_open(struct trainer *t, const struct trainer_options *o)
 				  .no_shared_memory = o->inlined };
 	snprintf(spec, sizeof(spec),
 		 "metadata: {name: %s}\n"
-		 "spec: {micro_size: %u, clip_norm: 1, optimizer: {type: %s, lr: 1.0e-6}, "
+		 "spec: {micro_size: %u, parts: %d, clip_norm: 1, optimizer: {type: %s, lr: 1.0e-6}, "
 		 "init: [{pattern: \"*\", type: uniform, a: 0.001, b: 0.002}]}\n",
-		 o->name, o->micro_size, o->optimizer);
+		 o->name, o->micro_size, o->parts ? o->parts : 1, o->optimizer);
 	*t = (struct trainer){ .n_elements = o->n_elements, .n_tensors = o->n_tensors };
 	gacc_status st = gacc_open(o->endpoint, &t->client);
 	if (st)

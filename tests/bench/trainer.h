@@ -17,15 +17,15 @@ struct trainer {
 
 struct trainer_options {
 	const char *endpoint;
-	const char *name;      /* of the job */
-	const char *optimizer; /* "sgd", "adamw" */
-	int rank, ranks;
+	const char *name;	/* of the job */
+	const char *optimizer;	/* "sgd", "adamw" */
+	int rank, ranks, parts; /* parts 0: one */
 	unsigned micro_size;
 	size_t n_elements, n_tensors; /* n_elements in all, as evenly as they go */
 	bool inlined;
 };
 
-/* Creates the job if it is not there, and returns when it runs. */
+/* Creates the job if it is not there, and returns when it runs: when each part has a rank that has called this. */
 void trainer_open(struct trainer *trainer, const struct trainer_options *options);
 void trainer_close(struct trainer *trainer);
 /* One zero-copy push; the same values every time, and the same for every rank. */

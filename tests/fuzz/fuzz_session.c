@@ -63,7 +63,7 @@ static void up(struct job *j, struct now now)
 	s.r.micro_size = 2;
 	s.r.loss_scale = 1;
 	s.r.params_ready = 1;
-	job_on_engine_up(j, &s, now);
+	job_on_engine_up(j, &s, 0, now);
 	control_state_fini(&s);
 }
 

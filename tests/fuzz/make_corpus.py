@@ -17,7 +17,7 @@ CORPUS = pathlib.Path(__file__).parent / "corpus"
 SERVICES = ("GradientService", "JobService", "NodeService")
 ATTACH = ("MapRequest",)
 CLUSTER = ("CommitRecord", "UpdateRecord", "RestoredRecord", "ViewRecord", "Report", "Order", "Placement", "Placed",
-           "Drop", "PartEvent", "TensorSet", "TensorsKept", "Save", "Saved", "PartView", "PartLedger")  # as fuzz_cluster.c counts them
+           "Drop", "PartEvent", "TensorSet", "TensorsKept", "Save", "Saved", "PartView", "PartLedger", "PartBlob", "PartBoard")  # as fuzz_cluster.c counts them
 RECORD = b"\x10\0\0\0"  # the word before those in the journal (daemon/cluster/record.h)
 
 
@@ -58,6 +58,22 @@ def internal():
     return pool
 
 
+def link():
+    """What comes over a link between two gaccds, as fuzz_cluster.c reads it: each kind of message, and one message in two frames."""
+    def one(**fields):
+        message = message_factory.MessageFactory().GetPrototype(internal().FindMessageTypeByName("gacc.internal.v1.PeerMessage"))()
+        for name, values in fields.items():
+            inner = fill(getattr(message, name))
+            for key, v in values.items():
+                setattr(inner, key, v)
+        packed = message.SerializeToString()
+        return len(packed).to_bytes(2, "big") + packed
+
+    hello = one(hello={"data_address": "10.0.0.7"})
+    frames = one(carried={"bytes": b"first", "rest": 6}) + one(carried={"bytes": b"second", "rest": 0})
+    return hello + one(welcome={"lease_ms": 15000}) + one(carried={"rest": 0}) + one(beat={}) + frames
+
+
 def mailbox():
     """Inputs as fuzz_mailbox.c reads them: 600 tensors; write, repair, a turn in which all or none is answered, a restart."""
     def write(at, data):
@@ -95,6 +111,7 @@ def main():
         t = internal().FindMessageTypeByName(f"gacc.internal.v1.{name}")
         packed = fill(message_factory.MessageFactory().GetPrototype(t)()).SerializeToString()
         (CORPUS / "cluster" / name).write_bytes(bytes([number]) + (RECORD if name.endswith("Record") else b"") + packed)
+    (CORPUS / "cluster" / "PeerMessage").write_bytes(bytes([len(CLUSTER)]) + link())
     for name, seed in mailbox():
         (CORPUS / "mailbox" / name).write_bytes(seed)
     for name in ATTACH:

@@ -137,6 +137,13 @@ rows() {
 	caught  armed record_forgets_the_vote        I9  EVENTS=2
 	caught  armed armed_survives_its_engine      I9  EVENTS=2
 	caught  armed ordered_go_waits_for_the_armed I9  EVENTS=2
+	holds   fill - - R=2 EVENTS=2
+	holds   fill - - R=3 EVENTS=2
+	acyclic fill - - R=3 EVENTS=1
+	caught  fill fill_without_unready I30 R=2 EVENTS=1
+	caught  fill old_reports_count    I30 R=3 EVENTS=1
+	caught  fill digests_not_compared I30 R=2 EVENTS=0
+	caught  fill taker_says_its_own   I9  R=2 EVENTS=0
 	END
 }
 
@@ -212,7 +219,7 @@ row() {
 
 # A mutant in a model that no row checks would be a test that nobody runs.
 unlisted() {
-	for model in acc step mailbox armed; do
+	for model in acc step mailbox armed fill; do
 		grep -oh 'MUTANT_[a-z_]*' "$here/$model"*.pml | sort -u | sed 's/MUTANT_//' | while read -r mutant; do
 			[ "$mutant" = x ] || rows | grep -q " $model *$mutant " || echo "FAILED  $model $mutant: no row checks it"
 		done

@@ -49,6 +49,7 @@ static void tick(struct cluster *c)
 			job_tick(c->part[p].job, sim_now(s));
 	}
 	cluster_resume(c);
+	cluster_give_params(c);
 	for (uint32_t i = 0; i < CLUSTER_COORDS; i++)
 		if (c->coord[i].c)
 			coord_tick(c->coord[i].c, sim_now(s));
@@ -66,12 +67,6 @@ static void handle_part(struct cluster *c, struct item *i)
 	case EV_BOX_BELL:
 	case EV_BOX_RING:
 		engine_event(i->of, &i->e);
-		break;
-	case EV_REPORT:
-		cluster_on_report(c, i);
-		break;
-	case EV_ORDER:
-		cluster_on_order(c, i);
 		break;
 	case EV_REQUEST:
 		trainer_request(i->of, &i->e);
@@ -100,8 +95,20 @@ static void handle(struct cluster *c, struct item *i)
 	case ITEM_SIM:
 		handle_part(c, i);
 		break;
-	case ITEM_EXCHANGE:
-		cluster_on_exchange(c, i);
+	case ITEM_CALL:
+		cluster_on_call(c, i);
+		break;
+	case ITEM_REPORT:
+		cluster_on_report(c, i);
+		break;
+	case ITEM_ORDER:
+		cluster_on_order(c, i);
+		break;
+	case ITEM_BLOB:
+		cluster_on_blob(c, i);
+		break;
+	case ITEM_BOARD:
+		cluster_on_board(c, i);
 		break;
 	case ITEM_STORE:
 		cluster_on_store(c, i);
@@ -119,7 +126,7 @@ static void handle(struct cluster *c, struct item *i)
 		cluster_fault(c);
 		break;
 	case ITEM_AIMED:
-		cluster_aimed(c);
+		cluster_aimed(c, i->of);
 		break;
 	}
 }
@@ -153,11 +160,16 @@ static void make_part(struct cluster *c, uint32_t p)
 	s->restless = w->restless;
 	s->lost_window = w->lost_window;
 	s->level_window = w->level_window;
+	s->puts = w->puts;
+	s->drawn = w->drawn + (w->seed % 8 == 3 ? p : 0); /* in some runs machines do not draw alike */
 	s->spec = w->spec;
 	s->spec.ranks = c->ranks[p].n;
-	s->part = (struct part_spec){
-		.number = p, .world = w->spec.ranks, .epoch = 1, .spec = &s->spec, .global = c->ranks[p].rank
-	};
+	s->part = (struct part_spec){ .number = p,
+				      .n_parts = c->n_parts,
+				      .world = w->spec.ranks,
+				      .epoch = 1,
+				      .spec = &s->spec,
+				      .global = c->ranks[p].rank };
 }
 
 /* As many nodes as parts, or as it comes: several parts on one, none on another. */
@@ -184,6 +196,12 @@ static void set_up(struct cluster *c, uint32_t parts)
 	sim_setup(s, n);
 	if (s->spec.steps)
 		s->spec.steps += sim_random(s, 10);
+	s->puts = c->n_parts > 1 && sim_chance(s, 400);
+	if (s->puts)
+		s->spec.n_init = 0;
+	s->drawn = 7;
+	c->givers = 1 + (uint32_t)sim_random(s, (UINT64_C(1) << c->n_parts) - 1);
+	c->slow_window = sim_chance(s, 100) ? sim_random(s, 6) : UINT64_MAX;
 	deal_ranks(c, size, n);
 	place(c);
 	c->fault_every = (30 * MS) << sim_random(s, 5);

@@ -98,6 +98,91 @@ void cluster_check_entry(struct cluster *c, const struct engine_command *go)
 	}
 }
 
+/* I27: a communicator has one life of each engine. */
+void cluster_check_life(struct cluster *c, struct cluster_comm *x, uint32_t part, uint64_t life)
+{
+	if (!x->life[part])
+		x->life[part] = life;
+	if (x->life[part] != life)
+		sim_fail(&c->whole,
+			 "I27: communicator %llu of term %llu has two lives of the engine of part %u: %llx, %llx",
+			 (unsigned long long)x->k, (unsigned long long)x->term, part, (unsigned long long)x->life[part],
+			 (unsigned long long)life);
+}
+
+/* ---- at an order ---- */
+
+/* I27: what the coordinator knows to be dead is not on its board. */
+void cluster_check_board(struct coordinator *k, const struct part_board *b)
+{
+	for (uint32_t p = 0; p < b->n_parts; p++)
+		if (k->said[p].life && k->said[p].life != b->address[p].life)
+			sim_fail(&k->cluster->whole,
+				 "I27: the board of communicator %llu has an engine of part %u that is gone",
+				 (unsigned long long)b->comm, p);
+}
+
+/* I27: no attempt begins in a communicator that somebody has left, as far as the coordinator was told. */
+static void check_warm(struct coordinator *k, const struct order *o)
+{
+	struct cluster *c = k->cluster;
+	for (uint32_t p = 0; p < c->n_parts && o->comm != o->attempt; p++) {
+		const struct cluster_said *is = &k->said[p];
+		if (is->comm != o->comm || is->term != k->term || !is->life)
+			sim_fail(&c->whole,
+				 "I27: attempt %llu is to use communicator %llu, and part %u has said that it is in "
+				 "%llu",
+				 (unsigned long long)o->attempt, (unsigned long long)o->comm, p,
+				 (unsigned long long)is->comm);
+	}
+}
+
+static const struct cluster_comm *find_comm(const struct cluster *c, uint64_t term, uint64_t k)
+{
+	for (uint32_t i = 0; i < c->n_comms; i++)
+		if (c->comm[i].term == term && c->comm[i].k == k)
+			return &c->comm[i];
+	return NULL;
+}
+
+/* I33: an attempt that a part has voted against has failed: its communicator is broken, or not whole any more. */
+void cluster_check_failure(const struct coordinator *k, const char *why)
+{
+	struct cluster *c = k->cluster;
+	const struct cluster_comm *x = find_comm(c, k->term, k->comm);
+	bool is_broken = x && (x->broken || x->gone);
+	bool is_late =
+		strstr(why, " has not said ") || strstr(why, " has not joined ") || strstr(why, "no part has got on");
+	if (c->n_parts > 1 && !is_broken && !is_late)
+		sim_fail(&c->whole, "I33: communicator %llu of term %llu is whole, and %s", (unsigned long long)k->comm,
+			 (unsigned long long)k->term, why);
+}
+
+/* I30: nothing is computed before all parts have the same parameters. */
+static void check_run(struct cluster *c, const struct order *o)
+{
+	if (!o->run || c->whole.n_windows || c->n_parts == 1)
+		return;
+	for (uint32_t p = 0; p < c->n_parts; p++) {
+		const struct control_record *r = &c->part[p].d.r;
+		if (!c->part[p].durable || !r->params_ready || r->params_digest != c->part[0].d.r.params_digest)
+			sim_fail(&c->whole,
+				 "I30: the job is to run, and part %u has parameters %llx (ready %u), part 0 %llx", p,
+				 (unsigned long long)r->params_digest, r->params_ready,
+				 (unsigned long long)c->part[0].d.r.params_digest);
+	}
+}
+
+void cluster_check_order(struct coordinator *k, const struct order *o)
+{
+	check_run(k->cluster, o);
+	if (k->cluster->n_parts > 1 && o->want == WANT_GO && o->attempt != k->attempt) {
+		check_warm(k, o);
+		k->attempt = o->attempt;
+	}
+	k->comm = o->comm;
+}
+
 /* ---- at a report ---- */
 
 /* I7, and: who is prepared for an attempt has not failed it, nor an earlier one that anybody could still wait for. */
@@ -111,6 +196,9 @@ void cluster_check_report(struct cluster *c, const struct sim *s, const struct r
 			 (unsigned long long)m->said_term, (unsigned long long)r->term);
 	m->said_in_life = s->gaccd_life;
 	m->said_term = r->term;
+	if (c->n_parts > 1 && r->complete && r->window == s->d.r.window && s->d.r.client_pending)
+		sim_fail(&c->whole, "I18: part %u is complete, and trainers read what its GO would overwrite",
+			 cluster_part(s));
 	bool later = is && (is->prepared_term > r->vote_term ||
 			    (is->prepared_term == r->vote_term && is->prepared_attempt >= r->vote_attempt));
 	if (is && is->phase == WINDOW_PREPARED && r->vote_status && later)
@@ -146,11 +234,28 @@ static void check_prepared(struct cluster *c, const struct commit *k)
 	}
 }
 
+/* I28, I29: each part holds the sum of this attempt, in part order, of just what all parts have frozen. */
+static void check_sums(struct cluster *c, const struct commit *k)
+{
+	struct cluster_op op = { .kind = OP_SUM };
+	for (uint32_t p = 0; p < c->n_parts; p++)
+		op.sums[p] = engine_sums(&c->part[p]);
+	const struct sim_sums all = cluster_sum_up(c, &op);
+	for (uint32_t p = 0; p < c->n_parts && c->n_parts > 1; p++) {
+		const struct cluster_half *h = &c->member[p].half;
+		if (!h->whole || h->term != k->term || h->attempt != k->attempt || h->digest != all.digest ||
+		    k->digest != all.digest)
+			sim_fail(&c->whole, "I29: window %llu commits, and part %u does not hold the sum of it",
+				 (unsigned long long)k->window, p);
+	}
+}
+
 void cluster_check_commit(struct cluster *c, const struct commit *k, const uint64_t *counted)
 {
 	struct sim *w = &c->whole;
 	look_at_all(c);
 	check_prepared(c, k);
+	check_sums(c, k);
 	check_short(c, k);
 	if (memcmp(counted, w->d.counted, w->d.n_words * sizeof(*counted)) || k->micro_count != w->n_acc)
 		sim_fail(w, "I1: the commit of window %llu has %llu micro-batches, the engines hold %u",
@@ -176,11 +281,13 @@ void cluster_dump(struct cluster *c)
 		const struct sim *s = &c->part[p];
 		const struct control_record *r = &s->d.r;
 		fprintf(stderr,
-			"part %u on node %u: gaccd %d, engine %d, window %llu, phase %u, prepared %llu/%llu, in an "
-			"exchange %d, lost %d\n",
+			"part %u on node %u: gaccd %d, engine %d, window %llu, phase %u, prepared %llu/%llu, "
+			"communicator %llu in state %d, sum %d, fill %d, lost %d\n",
 			p, c->node_of[p], s->gaccd_up, s->engine_up, (unsigned long long)r->window, r->phase,
 			(unsigned long long)r->prepared_term, (unsigned long long)r->prepared_attempt,
-			c->member[p].exchange != 0, s->lost);
+			(unsigned long long)(c->member[p].engine.comm ? c->comm[c->member[p].engine.comm - 1].k : 0),
+			c->member[p].engine.state, c->member[p].engine.sum.stage, c->member[p].engine.fill_stage,
+			s->lost);
 		for (uint32_t i = 0; i < s->spec.ranks && s->durable; i++)
 			fprintf(stderr, "  rank %u: sgen %llu flushed %u counted %u of %u\n", c->rank_of[p][i],
 				(unsigned long long)s->d.rank[i].sgen, s->d.rank[i].flushed, s->d.rank[i].counted,

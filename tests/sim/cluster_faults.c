@@ -2,6 +2,8 @@
 /* What goes wrong in a run of the cluster, and what operators want meanwhile. For cluster.c. */
 #include "cluster.h"
 
+#include <string.h>
+
 #define FAULTY_NS (3000 * MS) /* then the faults stop, and the job must end */
 
 /* ---- operators: they speak with the coordinator in force ---- */
@@ -62,6 +64,39 @@ static void flush(struct cluster *c)
 	c->n.flushes++;
 	if (window + 1 > c->flushed_window) /* the one of a coordinator that has just started may be over */
 		c->flushed_window = window + 1;
+}
+
+/* ---- ranks that give parameters ---- */
+
+/* The newest process of the part that may give some. */
+static const struct proc *giver(const struct sim *s)
+{
+	for (uint32_t i = s->n_procs; i-- > 0;)
+		if (s->proc[i].state == PROC_READY && !s->proc[i].stopped)
+			return &s->proc[i];
+	return NULL;
+}
+
+static void give(struct sim *s)
+{
+	const struct proc *p = giver(s);
+	struct session_key k = { .uid = 1000 };
+	if (!p)
+		return;
+	k.rank = sim_rank(s, p);
+	memcpy(k.token, p->token, sizeof(k.token));
+	job_put_params(s->job, ++s->last_call << 8 | SIM_PUT, &k, 0, 0, job_arena(s->job)->param_bytes, true,
+		       sim_now(s));
+}
+
+void cluster_give_params(struct cluster *c)
+{
+	for (uint32_t p = 0; p < c->n_parts; p++) {
+		struct sim *s = &c->part[p];
+		bool may = c->whole.puts && c->givers >> p & 1 && s->gaccd_up && !s->d.r.window;
+		if (may && !job_params_ready(s->job) && sim_chance(s, 500))
+			give(s);
+	}
 }
 
 /* ---- faults ---- */
@@ -144,7 +179,7 @@ static void one_fault(struct cluster *c)
 	} else if (what < 95) {
 		cut(c, node);
 	} else {
-		cluster_break_exchange(c);
+		cluster_break_comm(c);
 	}
 }
 
@@ -162,19 +197,24 @@ void cluster_fault(struct cluster *c)
 	cluster_item(c, (int64_t)sim_random(s, (uint64_t)c->fault_every) + 1, ITEM_FAULT);
 }
 
-void cluster_aim(struct cluster *c)
+void cluster_aim(struct cluster *c, struct sim *part, int per_mille)
 {
 	struct sim *s = &c->whole;
-	if (s->faults && sim_chance(s, 200))
-		cluster_item(c, (int64_t)sim_random(s, 12 * MS) + 1, ITEM_AIMED);
+	if (s->faults && sim_chance(s, per_mille))
+		cluster_item(c, (int64_t)sim_random(s, 12 * MS) + 1, ITEM_AIMED)->of = part;
 }
 
-void cluster_aimed(struct cluster *c)
+void cluster_aimed(struct cluster *c, struct sim *part)
 {
-	struct sim *s = &c->whole, *part = &c->part[sim_random(s, c->n_parts)];
+	struct sim *s = &c->whole;
 	uint64_t what = sim_random(s, 100);
 	if (!s->faults || s->ended)
 		return;
+	if (part) {
+		kill_engine(c, part);
+		return;
+	}
+	part = &c->part[sim_random(s, c->n_parts)];
 	if (what < 60)
 		kill_engine(c, part);
 	else if (what < 80)
@@ -182,5 +222,5 @@ void cluster_aimed(struct cluster *c)
 	else if (what < 90)
 		take_over(c, (uint32_t)sim_random(s, c->n_nodes));
 	else
-		cluster_break_exchange(c);
+		cluster_break_comm(c);
 }

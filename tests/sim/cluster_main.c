@@ -15,7 +15,10 @@ static void add(struct cluster_counts *all, const struct cluster_counts *n)
 	all->takeovers += n->takeovers;
 	all->cuts += n->cuts;
 	all->flushes += n->flushes;
-	all->exchanges += n->exchanges;
+	all->comms += n->comms;
+	all->joined += n->joined;
+	all->sums += n->sums;
+	all->fills += n->fills;
 	all->broken += n->broken;
 	all->lost += n->lost;
 }
@@ -58,11 +61,12 @@ int main(int argc, char **argv)
 	       (unsigned long long)events, (unsigned long long)windows);
 	printf("deaths: %llu trainers, %llu engines, %llu gaccds, %llu nodes, %llu with their memory; %llu takeovers, "
 	       "%llu "
-	       "cuts, %llu flushes; %llu of %llu exchanges broken\n",
+	       "cuts, %llu flushes; %llu of %llu communicators joined, %llu broken, %llu sums, %llu fills\n",
 	       (unsigned long long)n.trainers, (unsigned long long)n.engines, (unsigned long long)n.gaccds,
 	       (unsigned long long)n.nodes, (unsigned long long)n.lost, (unsigned long long)n.takeovers,
-	       (unsigned long long)n.cuts, (unsigned long long)n.flushes, (unsigned long long)n.broken,
-	       (unsigned long long)n.exchanges);
+	       (unsigned long long)n.cuts, (unsigned long long)n.flushes, (unsigned long long)n.joined,
+	       (unsigned long long)n.comms, (unsigned long long)n.broken, (unsigned long long)n.sums,
+	       (unsigned long long)n.fills);
 	printf("slowest job %.1f s, longest time without a window after the faults %.1f s\n", (double)slowest / 1e9,
 	       (double)still / 1e9);
 	return 0;

@@ -36,6 +36,13 @@ static void port_persist_end(void *ctx, uint64_t job, enum status st, const char
 	snprintf(i->e.reply.text, sizeof(i->e.reply.text), "%s", reason);
 }
 
+/* Nothing here stays broken: a job is held only if its coordinator is wrong. */
+static void port_hold(void *ctx, uint64_t job, const char *reason)
+{
+	struct coordinator *k = ctx;
+	sim_fail(&k->cluster->whole, "I34: the job is %s", reason);
+}
+
 /* ---- the log ---- */
 
 /* What a part keeps of a window: the bits of its ranks. */
@@ -145,4 +152,5 @@ void cluster_store_ports(struct coord_ports *p)
 {
 	p->persist_commit = port_persist;
 	p->persist_end = port_persist_end;
+	p->hold = port_hold;
 }

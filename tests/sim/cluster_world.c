@@ -2,6 +2,7 @@
 /* Nodes, gaccds and coordinators that live and die, and the network between them. For cluster.c. */
 #include "cluster.h"
 
+#include "cluster/board_message.h"
 #include "cluster/order_message.h"
 #include "cluster/report_message.h"
 
@@ -23,9 +24,10 @@ static int copies(struct cluster *c, uint32_t from, uint32_t to)
 }
 
 /* A message on its way: the bytes that gaccds send each other. */
-static struct item *put(struct sim *part, enum event_type type, const void *bytes, size_t n)
+static struct item *put(struct sim *part, enum item_kind kind, const void *bytes, size_t n)
 {
-	struct item *i = (struct item *)sim_event(part, sim_net_delay(part), type);
+	struct item *i = cluster_item(cluster_of(part), sim_net_delay(part), kind);
+	i->of = part;
 	i->bytes = malloc(n);
 	i->n_bytes = n;
 	memcpy(i->bytes, bytes, n);
@@ -51,9 +53,39 @@ static void port_report(void *ctx, const struct report *r)
 	for (uint32_t k = 0; k < CLUSTER_COORDS && bytes; k++) {
 		struct coordinator *to = &c->coord[k];
 		for (int i = to->c ? copies(c, c->node_of[cluster_part(s)], to->node) : 0; i > 0; i--)
-			put(s, EV_REPORT, bytes, n)->e.life = to->term;
+			put(s, ITEM_REPORT, bytes, n)->e.life = to->term;
 	}
 	free(bytes);
+}
+
+void sim_port_blob(void *ctx, const struct part_blob *b)
+{
+	struct sim *s = ctx;
+	struct cluster *c = cluster_of(s);
+	size_t n = 0;
+	void *bytes = blob_pack(b, &n);
+	for (uint32_t k = 0; k < CLUSTER_COORDS && bytes; k++) {
+		struct coordinator *to = &c->coord[k];
+		for (int i = to->c ? copies(c, c->node_of[cluster_part(s)], to->node) : 0; i > 0; i--)
+			put(s, ITEM_BLOB, bytes, n)->e.life = to->term;
+	}
+	free(bytes);
+}
+
+static struct message_bounds bounds_of(const struct cluster *c)
+{
+	struct message_bounds b = message_bounds_of(&c->whole.spec);
+	b.parts = c->n_parts;
+	return b;
+}
+
+/* Those that were overtaken tell it nothing. */
+static void note_report(struct coordinator *k, const struct report *r)
+{
+	struct cluster_said *is = &k->said[r->part];
+	bool newer = r->incarnation != is->incarnation ? r->incarnation > is->incarnation : r->number > is->number;
+	if (newer && r->term <= k->term)
+		*is = (struct cluster_said){ r->incarnation, r->number, r->life, r->comm, r->term };
 }
 
 void cluster_on_report(struct cluster *c, const struct item *i)
@@ -62,12 +94,55 @@ void cluster_on_report(struct cluster *c, const struct item *i)
 	const struct part_ranks *ranks = &c->ranks[cluster_part(i->of)];
 	struct report r;
 	char why[200];
-	enum status st = report_unpack(i->bytes, i->n_bytes, ranks, c->whole.spec.max_micro_size, &r, why, sizeof(why));
+	const struct message_bounds bounds = bounds_of(c);
+	enum status st = report_unpack(i->bytes, i->n_bytes, ranks, &bounds, &r, why, sizeof(why));
 	if (!is_readable(c, st, "a report", why))
 		return;
 	if (to)
+		note_report(to, &r);
+	if (to)
 		coord_on_report(to->c, &r, sim_now(&c->whole));
 	report_release(&r);
+}
+
+void cluster_on_blob(struct cluster *c, const struct item *i)
+{
+	struct coordinator *to = cluster_find(c, i->e.life);
+	struct held_blob b;
+	char why[200];
+	enum status st = blob_unpack(i->bytes, i->n_bytes, c->n_parts, &b, why, sizeof(why));
+	if (!is_readable(c, st, "an address", why))
+		return;
+	st = to ? coord_on_blob(to->c, &b.blob, sim_now(&c->whole)) : ST_OK;
+	if (st == ST_MALFORMED || st == ST_INVALID_ARGUMENT)
+		sim_fail(&c->whole, "the address of part %u is refused: %s", b.blob.part, status_info(st)->name);
+	if (!st)
+		cluster_aim(c, NULL, 20); /* with the board half full */
+	blob_release(&b);
+}
+
+static void port_board(void *ctx, uint32_t part, const struct part_board *b)
+{
+	struct coordinator *k = ctx;
+	struct cluster *c = k->cluster;
+	size_t n = 0;
+	void *bytes = board_pack(b, &n);
+	cluster_check_board(k, b);
+	for (int i = bytes ? copies(c, k->node, c->node_of[part]) : 0; i > 0; i--)
+		put(&c->part[part], ITEM_BOARD, bytes, n);
+	free(bytes);
+}
+
+void cluster_on_board(struct cluster *c, const struct item *i)
+{
+	struct held_board b;
+	char why[200];
+	enum status st = board_unpack(i->bytes, i->n_bytes, c->n_parts, &b, why, sizeof(why));
+	if (!is_readable(c, st, "a board", why))
+		return;
+	if (i->of->gaccd_up)
+		job_on_board(i->of->job, &b.board, sim_now(&c->whole));
+	board_release(&b);
 }
 
 static void port_order(void *ctx, uint32_t part, const struct order *o)
@@ -76,14 +151,15 @@ static void port_order(void *ctx, uint32_t part, const struct order *o)
 	struct cluster *c = k->cluster;
 	size_t n = 0;
 	void *bytes = order_pack(o, &n);
+	cluster_check_order(k, o);
 	for (int i = bytes ? copies(c, k->node, c->node_of[part]) : 0; i > 0; i--)
-		put(&c->part[part], EV_ORDER, bytes, n);
+		put(&c->part[part], ITEM_ORDER, bytes, n);
 	free(bytes);
 }
 
 void cluster_on_order(struct cluster *c, const struct item *i)
 {
-	const struct message_bounds bounds = message_bounds_of(&c->whole.spec);
+	const struct message_bounds bounds = bounds_of(c);
 	struct held_order o;
 	char why[200];
 	enum status st = order_unpack(i->bytes, i->n_bytes, &bounds, &o, why, sizeof(why));
@@ -106,6 +182,8 @@ static void port_coord_event(void *ctx, uint64_t job, bool warning, const char *
 	const struct coordinator *k = ctx;
 	cluster_say(k->cluster, "coordinator %llu on node %u: %s, rank %lld: %s", (unsigned long long)k->term, k->node,
 		    reason, (long long)rank, text);
+	if (!strcmp(reason, "AttemptFailed"))
+		cluster_check_failure(k, text);
 }
 
 struct coordinator *cluster_find(struct cluster *c, uint64_t term)
@@ -147,6 +225,7 @@ void cluster_start_coordinator(struct cluster *c, uint32_t node)
 	*k = (struct coordinator){ .cluster = c, .term = ++s->term, .node = node };
 	struct coord_ports ports = { .ctx = k,
 				     .order = port_order,
+				     .board = port_board,
 				     .event = port_coord_event,
 				     .changed = sim_port_changed,
 				     .norms = sim_port_norms };
@@ -154,6 +233,8 @@ void cluster_start_coordinator(struct cluster *c, uint32_t node)
 	c->home = node;
 	cluster_say(c, "node %u: a coordinator starts with term %llu", node, (unsigned long long)k->term);
 	enum status st = coord_new(&k->c, 1, &s->spec, k->term, c->n_parts, c->ranks, &ports);
+	if (!st && c->n_parts > 1)
+		st = coord_set_collectives(k->c, CLUSTER_STALL_NS);
 	if (!st)
 		st = restore(c, k->c);
 	if (st == ST_NO_MEMORY)

@@ -88,6 +88,12 @@ static void port_persist_end(void *ctx, uint64_t job, enum status st, const char
 	snprintf(e->reply.text, sizeof(e->reply.text), "%s", reason);
 }
 
+/* Nothing here stays broken: a job is held only if its coordinator is wrong. */
+static void port_hold(void *ctx, uint64_t job, const char *reason)
+{
+	sim_fail(((struct coord_ctx *)ctx)->s, "I34: the job is %s", reason);
+}
+
 static void port_coord_event(void *ctx, uint64_t job, bool warning, const char *reason, int64_t rank, const char *text)
 {
 	port_event(((struct coord_ctx *)ctx)->s, job, warning, reason, rank, text);
@@ -106,6 +112,7 @@ static bool start_coordinator(struct sim *s)
 				     .order = port_order,
 				     .persist_commit = port_persist,
 				     .persist_end = port_persist_end,
+				     .hold = port_hold,
 				     .event = port_coord_event,
 				     .changed = sim_port_changed,
 				     .norms = sim_port_norms };

@@ -30,6 +30,7 @@
 #define SIM_STREAMS 256
 #define SIM_SENT 256
 #define SIM_WORDS ((SIM_MAX_RANKS * 64 + 63) / 64)
+#define SIM_PUT 255 /* the last byte of a call that gives parameters */
 #define MS INT64_C(1000000)
 #define TICK_NS (100 * MS)
 
@@ -60,6 +61,11 @@ struct sim_open_box {
 	struct box_cells cells;
 	struct engine_command flush; /* that waits for what is queued; id 0: none does */
 	uint32_t waits;		     /* bits of cells: WAITs of the open window */
+};
+
+/* Where an engine is reached in a communicator, as its own words: bytes to everybody else. */
+struct sim_address {
+	uint64_t life, part, term, comm;
 };
 
 /* ---- events ---- */
@@ -105,8 +111,9 @@ struct event {
 	struct commit commit;
 	enum status status;
 	struct update update;
-	bool hold;	     /* EV_HELD: paused, or resumed */
-	struct sim_box *box; /* that goes with a MAILBOX; NULL: none */
+	bool hold;		    /* EV_HELD: paused, or resumed */
+	struct sim_address address; /* behind ADDRESS, and behind the answer to JOIN */
+	struct sim_box *box;	    /* that goes with a MAILBOX; NULL: none */
 };
 
 /* ---- trainers ---- */
@@ -194,9 +201,11 @@ struct sim {
 	bool verbose;
 	char failure[512]; /* "" while all invariants hold */
 	struct job_spec spec;
-	struct part_spec part; /* of a job of several parts this is one, with a spec of its own */
-	struct sim *whole;     /* has chance, time and events; NULL: this one */
-	bool lost;	       /* its memory is gone for good */
+	struct part_spec part;	/* of a job of several parts this is one, with a spec of its own */
+	struct sim *whole;	/* has chance, time and events; NULL: this one */
+	bool lost;		/* its memory is gone for good */
+	bool puts;		/* parameters come from ranks, not from the rules of init */
+	uint64_t drawn, n_puts; /* digest of those that the rules draw; sets that ranks have given */
 	struct spec_init init_rule;
 	/* event heap */
 	struct event **heap;
@@ -321,26 +330,35 @@ struct sim_sums {
 
 /* sim_one.c, or cluster.c */
 struct event *sim_event(struct sim *, int64_t delay, enum event_type);
-/* sim_one.c, or cluster_exchange.c where a job has several parts: an engine has begun with this GO, and is told by
- * engine_exchanged() what all parts have; it has died, or goes on without that. */
-void sim_exchange(struct sim *, const struct engine_command *go);
-void sim_exchange_left(struct sim *);
+/* sim_one.c, or cluster_comm.c where a job has several parts: what an engine has to do with those of the others. */
+void sim_comm_command(struct sim *, const struct event *);	   /* JOIN, ADDRESS, ABORT, FILL, and GO */
+void sim_comm_commit(struct sim *, const struct engine_command *); /* is being applied */
+void sim_comm_dies(struct sim *);
+bool sim_comm_fills(const struct sim *); /* its parameters come from another part */
+uint64_t sim_life(const struct sim *);
+/* cluster_world.c: an address for the coordinator */
+void sim_port_blob(void *ctx, const struct part_blob *);
 
 /* sim_engine.c */
 void engine_start(struct sim *);
 void engine_kill(struct sim *);
-bool engine_take(struct sim *, const struct engine_command *);
+bool engine_take(struct sim *, const struct engine_command *, const void *present);
 void engine_event(struct sim *, const struct event *);
 struct sim_sums engine_sums(const struct sim *);
-void engine_exchanged(struct sim *, const struct engine_command *go, enum status, const struct sim_sums *);
 
 void engine_dies(struct sim *); /* and is started again */
 void engine_answer(struct sim *, const struct engine_answer *);
+void engine_answer_with(struct sim *, const struct engine_answer *, const struct sim_address *);
 struct engine_answer engine_answer_for(const struct engine_command *, enum status);
 /* sim_vote.c */
 void sim_vote_close(struct sim *, const struct engine_command *);
 void sim_vote_go(struct sim *, const struct engine_command *);
 void sim_vote_disarm(struct sim *, const struct engine_command *);
+void sim_vote_freeze(struct sim *);
+/* The last vote once more. */
+void sim_vote_again(struct sim *, const struct engine_command *);
+/* With the sum of all parts. */
+void sim_vote_summed(struct sim *, const struct engine_command *go, const struct sim_sums *all);
 /* An armed GO whose time has come: at the end of each turn. */
 void sim_vote_if_due(struct sim *);
 /* gaccd reads what its engine has sent: as it does before it hears a trainer. */
@@ -424,6 +442,8 @@ uint64_t sim_count_void(const struct sim *); /* micro-batches of the open window
 /* Before they are in the log. */
 void sim_check_commit(struct sim *, const struct commit *);
 void sim_check_update(struct sim *, const struct update *);
+/* A rank that has given parameters is answered with this. */
+void sim_check_put(struct sim *, const struct reply *);
 /* The job has ended, for this reason. */
 void sim_check_end(struct sim *, enum status, const char *reason);
 

@@ -185,12 +185,15 @@ void sim_draw_update(struct sim *s, uint64_t window, struct update *u)
 
 static bool port_engine_send(void *ctx, uint64_t job, const struct engine_command *c, const void *present)
 {
-	return engine_take(ctx, c);
+	return engine_take(ctx, c, present);
 }
 
 static void port_reply(void *ctx, uint64_t call, const struct reply *r)
 {
-	trainer_reply(ctx, call, r);
+	if ((call & 255) == SIM_PUT)
+		sim_check_put(ctx, r);
+	else
+		trainer_reply(ctx, call, r);
 }
 
 static void port_allocate(void *ctx, uint64_t job)
@@ -219,6 +222,7 @@ enum status sim_job_new(struct sim *s, void (*report)(void *, const struct repor
 					 .reply = port_reply,
 					 .engine_send = port_engine_send,
 					 .report = report,
+					 .blob = sim_port_blob,
 					 .allocate = port_allocate,
 					 .event = event,
 					 .process_alive = port_process_alive,

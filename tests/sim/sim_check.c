@@ -243,6 +243,7 @@ void sim_check_end(struct sim *s, enum status st, const char *reason)
 			sim_fail(s, "the job ends: %s", reason);
 		break;
 	case ST_STALLED:
+	case ST_ATTEMPT_FAILED: /* parts wait for ranks that are not there to acknowledge a step */
 		if (!s->deserted || s->faults)
 			sim_fail(s, "the job ends: %s", reason);
 		break;
@@ -266,4 +267,23 @@ void sim_check_update(struct sim *s, const struct update *u)
 	if (u->window <= s->n_windows)
 		sim_fail(s, "I10: an update is for window %llu, whose size was decided by window %u's commit",
 			 (unsigned long long)u->window, s->n_windows - 1);
+}
+
+void sim_check_put(struct sim *s, const struct reply *r)
+{
+	switch (r->status) {
+	case ST_OK:
+	case ST_SESSION_FENCED:
+	case ST_SESSION_UNKNOWN:
+	case ST_ENGINE_DOWN:
+	case ST_JOB_ENDED:
+	case ST_NO_MEMORY:
+	case ST_BAD_SLOT: /* before it has mapped its slots */
+	case ST_SLOT_BUSY:
+		return;
+	default:
+		if (job_record(s->job))
+			sim_fail(s, "a rank of part %u gives parameters, and is told %s: %s", s->part.number,
+				 status_info(r->status)->name, r->text);
+	}
 }

@@ -45,7 +45,8 @@ static void check_mirror(struct sim *s)
 /* I26: the coordinator is told of a complete window at once. */
 static void check_told_complete(struct sim *s)
 {
-	bool complete = s->engine_up && !job_ended(s->job) && s->d.r.phase == WINDOW_OPEN && !sim_owing(s);
+	bool is_read = s->part.n_parts > 1 && s->d.r.client_pending; /* GO would overwrite what trainers read */
+	bool complete = s->engine_up && !job_ended(s->job) && s->d.r.phase == WINDOW_OPEN && !sim_owing(s) && !is_read;
 	if (!complete || s->complete_said == s->d.r.window + 1)
 		s->complete_since = 0;
 	else if (!s->complete_since)

@@ -9,17 +9,34 @@
 #include <stdlib.h>
 #include <string.h>
 
-void engine_answer(struct sim *s, const struct engine_answer *a)
+void engine_answer_with(struct sim *s, const struct engine_answer *a, const struct sim_address *address)
 {
 	int64_t at = s->now + (int64_t)sim_random(s, 3 * MS);
 	s->answer_at = at > s->answer_at ? at : s->answer_at + 1;
 	struct event *e = sim_event(s, s->answer_at - s->now, EV_ENGINE_ANSWER);
 	e->life = s->engine_life;
 	e->answer = *a;
+	e->address = *address;
 	if (s->n_sent == SIM_SENT)
 		sim_fail(s, "%d answers of an engine have not been read", SIM_SENT);
 	else
 		s->sent[s->n_sent++] = e;
+}
+
+void engine_answer(struct sim *s, const struct engine_answer *a)
+{
+	static const struct sim_address none = { 0 };
+	engine_answer_with(s, a, &none);
+}
+
+/* gaccd reads it. */
+static void pass_on(struct sim *s, const struct event *e)
+{
+	const void *tail = e->answer.n_tail ? &e->address : NULL;
+	if (e->answer.op == ENGINE_JOIN)
+		job_on_joining(s->job, &e->answer, tail, sim_now(s));
+	else
+		job_on_answer(s->job, &e->answer, sim_now(s));
 }
 
 /* The first n. */
@@ -32,7 +49,7 @@ static void hear(struct sim *s, uint32_t n)
 	s->n_sure -= n < s->n_sure ? n : s->n_sure;
 	for (uint32_t i = 0; i < n; i++) {
 		e[i]->life = 0;
-		job_on_answer(s->job, &e[i]->answer, sim_now(s));
+		pass_on(s, e[i]);
 	}
 }
 
@@ -82,7 +99,7 @@ void engine_kill(struct sim *s)
 	s->had_box = false;
 	memset(s->box, 0, sizeof(s->box));
 	accum_fini(&s->accum);
-	sim_exchange_left(s);
+	sim_comm_dies(s);
 }
 
 void engine_dies(struct sim *s)
@@ -95,7 +112,7 @@ void engine_dies(struct sim *s)
 	engine_start(s);
 }
 
-bool engine_take(struct sim *s, const struct engine_command *c)
+bool engine_take(struct sim *s, const struct engine_command *c, const void *present)
 {
 	if (!s->engine_up)
 		return false;
@@ -104,6 +121,8 @@ bool engine_take(struct sim *s, const struct engine_command *c)
 	struct event *e = sim_event(s, s->command_at - s->now, EV_ENGINE_COMMAND);
 	e->life = s->engine_life;
 	e->command = *c;
+	if (c->op == ENGINE_ADDRESS)
+		memcpy(&e->address, present, sizeof(e->address));
 	if (c->op == ENGINE_MAILBOX)
 		e->box = sim_box_sent(s, c);
 	return true;
@@ -215,7 +234,7 @@ static void on_commit(struct sim *s, const struct engine_command *c)
 			    .attempt = c->attempt,
 			    .outcome = c->outcome,
 			    .applied_step = c->applied_step };
-	sim_exchange_left(s);
+	sim_comm_commit(s, c);
 	sim_check_apply(s, &k);
 	s->applied[s->n_applied++] = k;
 	r->params_nonfinite = k.outcome == OUTCOME_APPLIED && k.window == s->lost_window;
@@ -273,6 +292,25 @@ static void on_ack(struct sim *s, const struct engine_command *c)
 	engine_answer(s, &a);
 }
 
+/* The rules draw the same on all parts, and so do later engines; what ranks give is never twice the same. */
+static void on_params(struct sim *s, const struct engine_command *c)
+{
+	struct control_record *r = &s->d.r;
+	struct engine_answer a = engine_answer_for(c, ST_OK);
+	bool puts = c->op == ENGINE_PUT_PARAMS;
+	if (puts && c->sgen < s->d.rank[c->rank].sgen)
+		a.status = ST_SESSION_FENCED;
+	else if (!r->params_ready && sim_comm_fills(s))
+		a.status = ST_NOT_READY;
+	a.result = r->params_ready;
+	if (!a.status && !r->params_ready && (!puts || c->last)) {
+		r->params_ready = 1;
+		r->params_digest = puts ? (uint64_t)s->part.number << 32 | ++s->n_puts : s->drawn;
+	}
+	a.digest = r->params_digest;
+	engine_answer(s, &a);
+}
+
 static void on_command(struct sim *s, const struct event *e)
 {
 	const struct engine_command *c = &e->command;
@@ -293,7 +331,13 @@ static void on_command(struct sim *s, const struct event *e)
 		sim_vote_close(s, c);
 		break;
 	case ENGINE_GO:
-		sim_vote_go(s, c);
+		s->part.n_parts > 1 ? sim_comm_command(s, e) : sim_vote_go(s, c);
+		break;
+	case ENGINE_JOIN:
+	case ENGINE_ADDRESS:
+	case ENGINE_ABORT:
+	case ENGINE_FILL:
+		sim_comm_command(s, e);
 		break;
 	case ENGINE_DISARM:
 		sim_vote_disarm(s, c);
@@ -309,12 +353,10 @@ static void on_command(struct sim *s, const struct event *e)
 		engine_answer(s, &a);
 		break;
 	}
-	case ENGINE_INIT_PARAMS: {
-		struct engine_answer a = engine_answer_for(c, ST_OK);
-		s->d.r.params_ready = 1;
-		engine_answer(s, &a);
+	case ENGINE_INIT_PARAMS:
+	case ENGINE_PUT_PARAMS:
+		on_params(s, c);
 		break;
-	}
 	default:
 		sim_fail(s, "the job sends the engine operation %u", c->op);
 	}
@@ -336,7 +378,7 @@ static void on_up(struct sim *s)
 	if (s->d.r.seq < s->told)
 		sim_fail(s, "I4: an engine begins with record %llu, and %llu was told", (unsigned long long)s->d.r.seq,
 			 (unsigned long long)s->told);
-	if (job_on_engine_up(s->job, &s->d, sim_now(s)))
+	if (job_on_engine_up(s->job, &s->d, sim_life(s), sim_now(s)))
 		sim_fail(s, "the job refuses the engine's control record");
 }
 

@@ -10,7 +10,7 @@ void trainer_spawn(struct sim *s, uint32_t rank)
 	}
 	struct proc *p = &s->proc[s->n_procs++];
 	*p = (struct proc){ .state = PROC_ATTACH, .rank = rank, .windows_left = 4 + (int)sim_random(s, 10) };
-	p->streams = sim_chance(s, 300);
+	p->streams = sim_chance(s, 300) && !s->puts;
 	p->wants_box = !p->streams && sim_chance(s, 700);
 	p->box_limit = sim_chance(s, 500) ? 0 : 1 + (int64_t)sim_random(s, 60 * MS);
 	trainer_nonce(s, p);

@@ -1,17 +1,35 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A job of one part: its sums are the job's, and are there at once. */
+/* A job of one part: its engine is alone. */
 #include "sim.h"
 
 #include <stddef.h>
 
-void sim_exchange(struct sim *s, const struct engine_command *go)
+void sim_comm_command(struct sim *s, const struct event *e)
 {
-	struct sim_sums own = engine_sums(s);
-	engine_exchanged(s, go, ST_OK, &own);
+	sim_fail(s, "the engine of a job of one part is sent the operation %u", e->command.op);
 }
 
-void sim_exchange_left(struct sim *s)
+void sim_comm_commit(struct sim *s, const struct engine_command *c)
 {
+}
+
+void sim_comm_dies(struct sim *s)
+{
+}
+
+bool sim_comm_fills(const struct sim *s)
+{
+	return false;
+}
+
+uint64_t sim_life(const struct sim *s)
+{
+	return 0;
+}
+
+void sim_port_blob(void *ctx, const struct part_blob *b)
+{
+	sim_fail(ctx, "a job of one part has an address for the coordinator");
 }
 
 /* Most events only say whom they wake: the messages of others are not there. */

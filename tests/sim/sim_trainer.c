@@ -75,7 +75,7 @@ void trainer_request(struct sim *s, const struct event *e)
 	if (!s->gaccd_up)
 		return;
 	engine_hear(s);
-	uint64_t call = e->call << 8 | sim_random(s, 256); /* every copy is a call of its own */
+	uint64_t call = e->call << 8 | sim_random(s, SIM_PUT); /* every copy is a call of its own */
 	p->server_call = call;
 	struct session_key k = key_of(s, e);
 	struct now now = sim_now(s);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Votes of the fake engine: CLOSE, GO, one that is armed (by the real table), DISARM, and what an exchange with other
- * parts brings. */
+/* Votes of the fake engine: CLOSE, GO, one that is armed (by the real table), and DISARM. Where a job has several
+ * parts, GO is cluster_comm.c's. */
 #include "sim.h"
 
 #include <math.h>
@@ -40,7 +40,7 @@ static void disarm(struct sim *s)
 	s->armed.waits = false;
 }
 
-static void freeze(struct sim *s)
+void sim_vote_freeze(struct sim *s)
 {
 	if (s->d.r.phase != WINDOW_OPEN)
 		return;
@@ -53,13 +53,13 @@ void sim_vote_close(struct sim *s, const struct engine_command *c)
 	struct engine_answer a = engine_answer_for(c, c->window == s->d.r.window ? ST_OK : ST_WINDOW_CLOSED);
 	if (!a.status) {
 		disarm(s);
-		freeze(s);
+		sim_vote_freeze(s);
 	}
 	fill_sums(s, &a);
 	engine_answer(s, &a);
 }
 
-static void answer_again(struct sim *s, const struct engine_command *c)
+void sim_vote_again(struct sim *s, const struct engine_command *c)
 {
 	struct engine_answer a = engine_answer_for(c, ST_OK);
 	fill_sums(s, &a);
@@ -69,14 +69,32 @@ static void answer_again(struct sim *s, const struct engine_command *c)
 	engine_answer(s, &a);
 }
 
+void sim_vote_summed(struct sim *s, const struct engine_command *go, const struct sim_sums *all)
+{
+	struct control_record *r = &s->d.r;
+	struct engine_answer a = engine_answer_for(go, ST_OK);
+	fill_sums(s, &a);
+	fill_vote(s, &a, all);
+	r->seq++;
+	r->phase = WINDOW_PREPARED;
+	r->prepared_term = go->term;
+	r->prepared_attempt = go->attempt;
+	r->prepared_sumsq = a.sumsq;
+	r->prepared_nonfinite = a.nonfinite;
+	r->prepared_digest = a.digest;
+	engine_answer(s, &a);
+}
+
 static void vote(struct sim *s, const struct engine_command *c)
 {
 	const struct control_record *r = &s->d.r;
-	freeze(s);
+	struct sim_sums own;
+	sim_vote_freeze(s);
+	own = engine_sums(s);
 	if (r->phase == WINDOW_PREPARED && c->term == r->prepared_term && c->attempt == r->prepared_attempt)
-		answer_again(s, c);
+		sim_vote_again(s, c);
 	else
-		sim_exchange(s, c);
+		sim_vote_summed(s, c, &own);
 }
 
 void sim_vote_go(struct sim *s, const struct engine_command *c)
@@ -110,23 +128,5 @@ void sim_vote_disarm(struct sim *s, const struct engine_command *c)
 	if (!is_over)
 		disarm(s);
 	a.result = s->d.r.phase;
-	engine_answer(s, &a);
-}
-
-void engine_exchanged(struct sim *s, const struct engine_command *go, enum status st, const struct sim_sums *all)
-{
-	struct control_record *r = &s->d.r;
-	struct engine_answer a = engine_answer_for(go, st);
-	fill_sums(s, &a);
-	if (!st) {
-		fill_vote(s, &a, all);
-		r->seq++;
-		r->phase = WINDOW_PREPARED;
-		r->prepared_term = go->term;
-		r->prepared_attempt = go->attempt;
-		r->prepared_sumsq = a.sumsq;
-		r->prepared_nonfinite = a.nonfinite;
-		r->prepared_digest = a.digest;
-	}
 	engine_answer(s, &a);
 }

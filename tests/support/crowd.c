@@ -270,7 +270,7 @@ static void start(struct crowd *c)
 	record.r.micro_size = c->spec.micro_size;
 	record.r.loss_scale = 1;
 	record.r.params_ready = 1;
-	need(!job_on_engine_up(c->job, &record, c->now), "the record is refused");
+	need(!job_on_engine_up(c->job, &record, 0, c->now), "the record is refused");
 	control_state_fini(&record);
 	deliver(c);
 	for (uint32_t r = 0; r < c->spec.ranks; r++) {
@@ -307,9 +307,13 @@ struct crowd *crowd_new(uint32_t ranks, uint32_t micro_size)
 				   .event = on_event,
 				   .process_alive = is_alive,
 				   .random16 = on_random };
-	struct coord_ports coord_ports = {
-		c, on_order, on_persist, on_persist_end, on_event, on_norms, on_changed, NULL
-	};
+	struct coord_ports coord_ports = { .ctx = c,
+					   .order = on_order,
+					   .persist_commit = on_persist,
+					   .persist_end = on_persist_end,
+					   .event = on_event,
+					   .norms = on_norms,
+					   .changed = on_changed };
 	need(!job_new(&c->job, 1, part_whole(&c->spec), 1000, 1, &ports), "no memory");
 	need(!coord_new(&c->coord, 1, &c->spec, 1, 1, NULL, &coord_ports), "no memory");
 	start(c);

@@ -2,11 +2,12 @@
 /* Some ranks of a small job that does the work of support/work.h, for tests that break things around it
  * (tests/system/test_failpoints.py).
  *
- *     fault_trainer ENDPOINT JOB RANKS WORLD STEPS MICRO-SIZE ELEMENTS OUT [client]
+ *     fault_trainer ENDPOINT JOB RANKS WORLD STEPS MICRO-SIZE ELEMENTS OUT [client|first]
  *
  * RANKS: "0,2,3", a thread each; "-": the one of GACC_RANK. Each writes its final parameters to OUT.<rank>. With
  * `client` it applies the reduced gradients itself and keeps its parameters in OUT.<rank>.state, from which a new
- * process goes on. Exit status: 0 done; 3 the job had ended when it came; 1 failed, with the reason on stderr. */
+ * process goes on. With `first` rank 0 alone gives the parameters that the job begins with. Exit status: 0 done; 3 the
+ * job had ended when it came; 1 failed, with the reason on stderr. */
 #include "support/work.h"
 
 #include <gacc/gacc.h>
@@ -24,7 +25,7 @@
 static struct {
 	const char *endpoint, *job, *out;
 	struct work work;
-	bool is_client;
+	bool is_client, first_gives;
 } run;
 
 struct rank {
@@ -173,7 +174,8 @@ static void live(struct rank *r)
 	}
 	if (st)
 		failed(r, st, r->client ? gacc_client_error(r->client) : "");
-	st = work_enter(&run.work, r->job, r->values, r->values + run.work.n_ledger, NULL);
+	bool gives = !run.first_gives || !r->number;
+	st = work_enter(&run.work, r->job, gives ? r->values : NULL, r->values + run.work.n_ledger, NULL);
 	if (st == GACC_EDONE) { /* the last step needed nothing more of this rank */
 		r->code = ENDED;
 		return;
@@ -213,7 +215,8 @@ int main(int argc, char **argv)
 	run.work = work_of(strtoull(argv[5], NULL, 10), strtoull(argv[6], NULL, 10), strtoull(argv[4], NULL, 10),
 			   strtoull(argv[7], NULL, 10));
 	run.out = argv[8];
-	run.is_client = argc > 9;
+	run.is_client = argc > 9 && strcmp(argv[9], "client") == 0;
+	run.first_gives = argc > 9 && strcmp(argv[9], "first") == 0;
 	if (strcmp(argv[3], "-") == 0 && getenv("GACC_RANK"))
 		argv[3] = getenv("GACC_RANK");
 	for (char *at = strtok(argv[3], ","); at && n < MAX_RANKS; at = strtok(NULL, ","))

@@ -300,6 +300,8 @@ static const struct rpc_method rows[FIXTURE_ROWS] = {
 	JOB(ListCheckpoints, RPC_UNARY),
 	NODE(ListBuffers, RPC_UNARY),
 	NODE(GetConfig, RPC_UNARY),
+	NODE(ListNodes, RPC_UNARY),
+	NODE(DrainNode, RPC_UNARY),
 	NODE(GetNode, RPC_UNARY),
 };
 

@@ -54,7 +54,7 @@ gacc_status work_enter(const struct work *w, gacc_job *job, const float *ledger,
 	const void *values[] = { ledger, body };
 	gacc_status st = gacc_register(job, tensors, 2);
 
-	if (!st && gacc_params_needed(job))
+	if (!st && ledger && gacc_params_needed(job))
 		st = gacc_put_params(job, values);
 	return st ? st : gacc_ready(job, -1, out);
 }

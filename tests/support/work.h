@@ -33,7 +33,7 @@ double work_weight(const gacc_position *at, int rank);
 void work_initial(const struct work *, float *ledger, float *body);
 /* The gradient of number g where `body` has the values `params`; a g beyond the ledger has no element there. */
 void work_gradient(const struct work *, uint64_t g, const float *params, float *out_ledger, float *out_body);
-/* Registers the tensors, gives these values if the job wants any, and waits until it runs. */
+/* Registers the tensors, gives these values (NULL: another rank does) if the job wants any, and waits until it runs. */
 gacc_status work_enter(const struct work *, gacc_job *, const float *ledger, const float *body, gacc_position *out);
 /* Writes a file as a whole or not at all, whenever the process is killed. False: it could not. */
 bool work_write(const char *path, const struct iovec *part, int n);

@@ -193,13 +193,46 @@ class Exact:
     def is_void(self, micro):
         return self.spec.get("nonfinite") in ("reject_micro", "error") and any(not np.isfinite(x).all() for _, x in self.products(micro))
 
+    def by_part(self, micros):
+        """The micro-batches of each part, in canonical order. Part i of D has ranks i*R/D to (i+1)*R/D - 1."""
+        parts, ranks = self.spec.get("parts") or 1, self.spec["ranks"]
+        order = sorted(micros, key=lambda m: (m.micro, m.rank))
+        return [[m for m in order if i * ranks // parts <= m.rank < (i + 1) * ranks // parts] for i in range(parts)]
+
+    def _plus(self, a, b):
+        return add(a, b) if self.acc is f32 else flush64(a + b)
+
+    def _zeros(self):
+        return {n: np.zeros(k, self.acc) for n, k in self.size.items()}
+
     def sum(self, micros):
-        """name -> sum in canonical order."""
-        total = {n: np.zeros(k, self.acc) for n, k in self.size.items()}
-        for micro in sorted(micros, key=lambda m: (m.micro, m.rank)):
-            for name, x in self.products(micro):
-                total[name] = add(total[name], x) if self.acc is f32 else flush64(total[name] + x)
+        """name -> sum: each part's in canonical order, and those of the parts in part order."""
+        parts = self.by_part(micros)
+        sums = []
+        for part in parts:
+            total = self._zeros()
+            for micro in part:
+                for name, x in self.products(micro):
+                    total[name] = self._plus(total[name], x)
+            sums.append(total)
+        if len(sums) == 1:
+            return sums[0]
+        total = self._zeros()
+        for of_part in sums:
+            for name, x in of_part.items():
+                total[name] = self._plus(total[name], x)
         return total
+
+    def weigh(self, micros):
+        """Their weights and their losses, each times its weight: sums of the parts' sums."""
+        weight = loss = 0.0
+        for part in self.by_part(micros):
+            w = l = 0.0
+            for micro in part:
+                w += micro.weight
+                l += micro.weight * micro.loss
+            weight, loss = weight + w, loss + l
+        return weight, loss
 
     def sumsq(self, total):
         arena = np.zeros(self.elements, self.acc)
@@ -213,10 +246,7 @@ class Exact:
         """The window with these micro-batches in it; what StepResult must say, and "reduced" for optimizer client."""
         v, expected = self.values(), self.spec["ranks"] * self.values()["micro_size"]
         counted = sorted(counted, key=lambda m: (m.micro, m.rank))
-        weight = loss = 0.0
-        for micro in counted:
-            weight += micro.weight
-            loss += micro.weight * micro.loss
+        weight, loss = self.weigh(counted)
         total = self.sum(counted)
         r = {"window": self.window, "outcome": EMPTY, "skip_reason": 0, "total_weight": weight, "micro_count": len(counted), "divisor": 0.0,
              "grad_norm": 0.0, "lr": 0.0, "mean_loss": loss / weight if weight > 0 else 0.0, "loss_scale": self.scale["scale"]}

@@ -11,9 +11,11 @@ import subprocess
 
 import numpy as np
 
+from exact import Exact, Micro
 from harness import GaccError, build_dir, wait_until
 
 RANKS, MICRO, STEPS, ELEMENTS = 4, 4, 3, 5000
+PARTS = 2  # of a job that is divided
 VICTIM = 1
 WAYS = ((0, 3), (1, 2), range(RANKS), ())  # which ranks push by RPC, the others through mailboxes
 ENDED = (7, 8, 9, 10)  # COMPLETED, FAILED, CANCELLED, NODE_FAIL
@@ -65,10 +67,11 @@ class Control:
 
 class Trainers:
     """The job's ranks as fault_trainer processes; those that die are started again. The victim of a client's point is a process of its
-    own, and the only one that sees failpoints."""
+    own, and the only one that sees failpoints. Of a job of several parts rank 0 alone gives the parameters: the others' parts take them."""
 
-    def __init__(self, daemon, job, client_optimizer=False, victim=False, by_rpc=WAYS[0]):
-        self.daemon, self.job, self.optimizer = daemon, job, ["client"] * client_optimizer
+    def __init__(self, daemon, job, client_optimizer=False, victim=False, by_rpc=WAYS[0], parts=1):
+        self.daemon, self.job = daemon, job
+        self.way = ["client"] * client_optimizer or ["first"] * (parts > 1)
         self.out = daemon.dir / f"out.{job}"
         self.by_rpc = ",".join(str(r) for r in by_rpc if not victim or r != VICTIM)
         self.victim = str(VICTIM) if victim else None
@@ -88,7 +91,7 @@ class Trainers:
         with open(self.logs[ranks], "ab") as log:
             self.running[ranks] = subprocess.Popen(
                 [build_dir() / "bin/fault_trainer", self.daemon.endpoint, str(self.job), ranks, str(RANKS), str(STEPS), str(MICRO),
-                 str(ELEMENTS), self.out, *self.optimizer], stdout=log, stderr=log, env=env)
+                 str(ELEMENTS), self.out, *self.way], stdout=log, stderr=log, env=env)
 
     def heard(self):
         return "\n".join(log.read_text() for log in self.logs.values())
@@ -169,9 +172,34 @@ def check_ledger(data, client_optimizer):
                 assert values[g] == -weight * factor, (window, micro, rank, float(values[g]), -weight * factor)
 
 
-def spec(client_optimizer):
+def spec(client_optimizer, parts=1):
     optimizer = {"type": "client"} if client_optimizer else {"type": "sgd", "lr": 1, "momentum": 0.5}
-    return {"ranks": RANKS, "micro_size": MICRO, "steps": STEPS, "slots_per_rank": 1, "reduction": "sum", "optimizer": optimizer}
+    return {"ranks": RANKS, "micro_size": MICRO, "steps": STEPS, "slots_per_rank": 1, "reduction": "sum", "parts": parts,
+            "optimizer": optimizer}
+
+
+def exact_result(parts):
+    """What a rank writes at the end (support/work.c), as tests/system/exact.py defines the steps."""
+    elements = np.arange(ELEMENTS, dtype=np.uint64)
+
+    def noise(g):
+        mixed = np.array([g], np.uint64) * np.uint64(0x9e3779b97f4a7c15) ^ elements * np.uint64(0xc2b2ae3d27d4eb4f)
+        return ((mixed * np.uint64(0x9e3779b97f4a7c15)) >> np.uint64(32)).astype(np.uint32).view(np.int32).astype(np.float32) * np.float32(2.0 ** -41)
+
+    n_ledger = STEPS * MICRO * RANKS
+    job = Exact(spec(False, parts), [("ledger", [n_ledger]), ("body", [ELEMENTS])])
+    job.set_params({"ledger": np.zeros(n_ledger, np.float32), "body": np.float32(1024) * noise(0)})
+    for window in range(STEPS):
+        micros = []
+        for micro in range(MICRO):
+            for rank in range(RANKS):
+                g = (window * MICRO + micro) * RANKS + rank
+                ledger = np.zeros(n_ledger, np.float32)
+                ledger[g] = 1
+                weight = 0.5 + 0.25 * ((5 * window + 3 * micro + 7 * rank) % 12)
+                micros.append(Micro(rank, micro, weight, 0, {"ledger": ledger, "body": noise(g) + np.float32(2.0 ** -10) * job.p["body"]}))
+        job.close(micros, 0)
+    return bytes(8) + b"".join(job.params()[name].tobytes() for name in ("ledger", "body"))
 
 
 def read_manifest(folder):

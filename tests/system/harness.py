@@ -309,7 +309,7 @@ class Daemon:
         return [line for line in self.log().splitlines() if f" {name} job=" in line]
 
     def unexpected(self):
-        allow = list(self.allow) + (["EngineExited", "EngineLost", "EngineFailing"] if self.engines_killed else [])
+        allow = list(self.allow) + (["EngineExited", "EngineLost", "EngineFailing", "AttemptFailed"] if self.engines_killed else [])
         restarts = self.killed if self.supervise else 0
         bad = []
         for line in self.log().splitlines():

@@ -14,10 +14,12 @@ class Actions:
     # ---- faults ----
 
     def engine(self):
-        """Its pid; 0 when the job is over and has none any more."""
+        """The pid of one of its engines; 0 when the job is over and has none any more."""
         def pid():
             job = self.d.get_job(self.job)
-            return [job.engine_pid] if job.engine_pid or job.state >= COMPLETED else None
+            pids = [p.engine_pid for p in job.parts] or [job.engine_pid]
+            chosen = self.draw.rng("which engine").choice(pids)
+            return [chosen] if chosen or job.state >= COMPLETED else None
         return wait_until("an engine, or the job's end", pid)[0]
 
     def do_kill_engine(self, r):
@@ -25,20 +27,24 @@ class Actions:
         if pid:
             self.d.kill_engine(self.job, pid)
 
+    def node(self):
+        """A gaccd that has a part of it, or coordinates it."""
+        return self.cluster[self.draw.rng("which node").choice(self.places)] if self.places else self.d
+
     def do_kill_gaccd(self, r):
         with self.lock:
-            self.gaccd_died = True
-            self.d.kill_gaccd()
-            self.d.wait_ready()
+            self.gaccd_died, node = True, self.node()
+            node.kill_gaccd()
+            node.wait_ready()
 
     def do_kill_both(self, r):
         with self.lock:
             pid = self.engine()
-            self.gaccd_died = True
-            self.d.kill_gaccd()
+            self.gaccd_died, node = True, self.node()
+            node.kill_gaccd()
             if pid:
                 self.d.kill_engine(self.job, pid)
-            self.d.wait_ready()
+            node.wait_ready()
 
     def do_reattach(self, r):
         self.drain(r)
@@ -99,14 +105,14 @@ class Actions:
         """Paused by somebody who forgets it for a while."""
         with self.lock:
             self.d.client.jobs.Pause(job=str(self.job), reason="random")
-            self.held = True
+            self.held, self.held_in = True, self.d.get_job(self.job).window  # two before it may have been closed by the operator
 
     def resume(self):
         """The window is full; it closes when the job goes on, but not before."""
         self.held = False
         time.sleep(0.02)
         j = self.d.get_job(self.job)
-        assert j.window <= self.model.window + 1, f"window {j.window} of a job that is paused"
+        assert j.window <= max(self.model.window, self.held_in) + 1, f"window {j.window} of a job that is paused"
         self.d.client.jobs.Resume(job=str(self.job))
 
     def do_pause(self, r):

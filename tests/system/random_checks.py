@@ -8,6 +8,7 @@ import numpy as np
 from by_mailbox import completed
 from exact import block_sums, compare, tree_sum
 from gacc_client import F32, NUMPY, GaccError
+from harness import wait_until
 from saving_job import read_safetensors
 
 COUNTED, DUPLICATE, ALREADY_COMMITTED, VOID = 1, 2, 3, 4
@@ -105,6 +106,8 @@ class Checks:
             assert list(self.digests.values()).count(result.params_digest) == 1, result
 
     def look(self, result):
+        """The job has the digest a moment after the ranks: once every part has applied the window."""
+        wait_until("the last window's digest", lambda: self.d.get_job(self.job).last.params_digest == result.params_digest)
         j = self.d.get_job(self.job)
         assert str(j.last) == str(result), f"the job's last window is\n{j.last}the ranks were told\n{result}"
         assert (j.window, j.applied_step, j.micro_size, j.loss_scale) == (
@@ -175,13 +178,13 @@ class Checks:
                 model.updates = [(u["window"], u["values"]) for u in manifest["updates"]]
             model.updates = updates
         assert (model.window, manifest["applied_step"]) == (manifest["window"], model.applied) == (k.window, k.applied_step), manifest
-        files = {n: read_safetensors(path / f"{n}.safetensors") for n in ("model", "optimizer", "carry", "window") if (path / f"{n}.safetensors").exists()}
+        files = {f["name"].removesuffix(".safetensors"): read_safetensors(path / f["name"]) for f in manifest["files"]}
         for name, p in model.params().items():
             dtype, shape, data = files["model"][name]
             assert dtype == SAFETENSORS[model.dtype[name]] and shape == list(self.ranks[0].shapes[name] if self.ranks[0] else shape)
             compare(f"{path}: {name}", p, np.frombuffer(data, NUMPY[model.dtype[name]]))
         self.check_states(path, model, files.get("optimizer", {}))
-        return Saved(path, model, *(self.read_carry(path, model, files) if "carry" in files else ()))
+        return Saved(path, model, *(self.read_carries(path, model, files) if manifest["inside_window"] else ()))
 
     def check_states(self, path, model, files):
         o = model.optimizer
@@ -192,17 +195,27 @@ class Checks:
         for name, a in want.items():
             compare(f"{path}: {name}", a, np.frombuffer(files[name][2], np.float32))
 
-    def read_carry(self, path, model, files):
-        """Who is in the window's sum, and that it is their sum."""
-        dtype, shape, data = files["window"]["state"]
+    def read_carries(self, path, model, files):
+        """Who is in the window's sums, and that they are their sums: of each part that has counted something."""
+        parts, ranks, carried, flushed = model.spec.get("parts") or 1, model.spec["ranks"], {}, set()
+        for part in range(parts):
+            end = f"-{part + 1:05d}-of-{parts:05d}" if parts > 1 else ""
+            if f"carry{end}" in files:
+                more = self.read_carry(path, model, files[f"carry{end}"], files[f"window{end}"], part * ranks // parts)
+                carried.update(more[0]), flushed.update(more[1])
+        return carried, flushed
+
+    def read_carry(self, path, model, sums, window, first):
+        dtype, shape, data = window["state"]
         state = np.frombuffer(data, UNSIGNED[dtype]).reshape(shape)
-        carried = {(int(r), int(m)): (self.batches[model.window][int(r), int(m)], VOID if state[r, m] == 2 else COUNTED) for r, m in np.argwhere(state)}
+        who = [(first + int(r), int(m), state[r, m]) for r, m in np.argwhere(state)]
+        carried = {(r, m): (self.batches[model.window][r, m], VOID if s == 2 else COUNTED) for r, m, s in who}
         assert all(self.settled_first.get(k) or (answer == VOID) == model.is_void(b) for k, (b, answer) in carried.items())
         total = model.sum([b for b, answer in carried.values() if answer == COUNTED])
         for name, x in total.items():
-            compare(f"{path}: carry {name}", x, np.frombuffer(files["carry"][name][2], model.acc)) if name in files["carry"] else None
-        dtype, _, data = files["window"]["flushed"]
-        return carried, {int(r) for r in np.flatnonzero(np.frombuffer(data, UNSIGNED[dtype]))}
+            compare(f"{path}: carry {name}", x, np.frombuffer(sums[name][2], model.acc)) if name in sums else None
+        dtype, _, data = window["flushed"]
+        return carried, {first + int(r) for r in np.flatnonzero(np.frombuffer(data, UNSIGNED[dtype]))}
 
     def check_end_checkpoint(self):
         policy = self.spec.get("checkpoint")

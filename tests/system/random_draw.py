@@ -18,7 +18,7 @@ OPERATORS = ("update", "pause", "hold", "norms", "save", "save_inside", "flush")
 FEATURES = FAULTS + OPERATORS + (
     "aliases", "many", "big", "16_bit", "groups", "init", "clip_norm", "clip_value", "f64", "schedule", "outlier", "loss_scale", "dynamic",
     "arrival", "short", "poison", "present", "inline", "mixed", "async", "zero_after", "repeat", "old", "wrong", "leave", "weights", "extremes", "garbage",
-    "uneven", "steps", "restore", "other_spec", "ranks", "micros", "policy", "long", "die_at_start", "torn", "mailbox")
+    "uneven", "steps", "restore", "other_spec", "ranks", "micros", "policy", "long", "die_at_start", "torn", "mailbox", "parts")
 
 
 class Draw:
@@ -83,6 +83,8 @@ class Draw:
         s = {"ranks": 1 if "ranks" in self.off else ranks, "micro_size": 1 if "micros" in self.off else micro_size,
              "slots_per_rank": rng.choice([0, 1, 2]), "max_micro_size": rng.choice([0, 9]), "reduction": rng.choice(["weighted_mean", "mean", "sum", "fixed_divisor"]),
              "grad_of": rng.choice(["mean", "mean", "sum"]), "optimizer": self.optimizer()}
+        if self.chance("parts", 0.5) and s["ranks"] > 1:
+            s["parts"] = self.pick("parts", *range(2, min(s["ranks"], 4) + 1))
         if s["reduction"] == "fixed_divisor":
             s["fixed_divisor"] = rng.choice([1.0, 4.0, 7.3, 0.25])
         if self.chance("16_bit", 0.5):
@@ -192,6 +194,9 @@ class Draw:
                 s["ordering"] = "canonical"  # the other way, numbers of the carried sum would not be exact
         if s.get("dynamic_loss_scale"):
             s.setdefault("loss_scale", 16.0)
+        if self.chance("parts", 0.4):
+            s["parts"] = self.pick("parts", 1, 2, 3)
+        s["parts"] = min(s.get("parts", 1), s["ranks"])
         return s
 
     # -- a window --

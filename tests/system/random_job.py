@@ -24,7 +24,9 @@ class JobOver(Exception):
 
 
 class RandomJob(Checks, Actions, Pushes):
-    def __init__(self, daemon, draw, windows=4):
+    def __init__(self, daemon, draw, windows=4, cluster=None):
+        """`cluster`: the parts lie on its nodes, the first of which is `daemon`."""
+        self.cluster = cluster
         self.d, self.draw, self.left = daemon, draw, 22 if draw.chance("long", 0.04) else windows
         self.tensors = draw.tensors()
         self.spec = draw.spec(self.tensors)
@@ -61,7 +63,8 @@ class RandomJob(Checks, Actions, Pushes):
         self.results, self.micros_of, self.states, self.batches, self.saved, self.norms, self.to_read = {}, {}, {}, {}, [], [], []
         self.digests, self.held = {}, False
         self.flush_next, self.settled_first = False, dict(self.settled)
-        self.job = self.d.submit({**spec, "name": f"random-{self.draw.seed}-{self.generation}-{os.urandom(3).hex()}"})
+        self.places = list(self.cluster.names[:spec.get("parts", 1)]) if self.cluster else []
+        self.job = self.d.submit({**spec, "nodes": ",".join(self.places), "name": f"random-{self.draw.seed}-{self.generation}-{os.urandom(3).hex()}"})
         self.pool, self.callers = concurrent.futures.ThreadPoolExecutor(self.n), concurrent.futures.ThreadPoolExecutor(20)
         self.ranks, self.here = [None] * self.n, [True] * self.n
         self.inline = [self.draw.chance("inline", 0.3) for _ in range(self.n)]
@@ -75,6 +78,10 @@ class RandomJob(Checks, Actions, Pushes):
         if saved is None and spec.get("init"):
             self.model.set_params({n: self.ranks[0].params()[n].ravel() for n in self.model.dtype})
         self.states[self.model.window] = self.model.copy()
+
+    def at(self, r):
+        """The gaccd of that rank's node."""
+        return self.cluster.node_of_rank(r, self.n, self.spec.get("parts", 1), self.places) if self.cluster else self.d
 
     def has_mailbox(self):
         """Of a rank: its pushes and waits go through one, but for some."""
@@ -100,7 +107,7 @@ class RandomJob(Checks, Actions, Pushes):
         model.updates = [(at, {k: v for k, v in values.items() if k in same}) for at, values in old.updates]
         model.updates = [u for u in model.updates if u[1]]
         kept = all(model.spec.get(k, d) == old.spec.get(k, d) for k, d in
-                   (("ranks", 0), ("accumulate_dtype", "f32"), ("reduction", ""), ("grad_of", "mean")))
+                   (("ranks", 0), ("parts", 1), ("accumulate_dtype", "f32"), ("reduction", ""), ("grad_of", "mean")))
         kept &= (old.spec.get("ordering"), model.spec.get("ordering", "canonical")) != ("arrival", "canonical")
         kept &= model.values()["micro_size"] == old.values()["micro_size"] and model.scale["scale"] == old.scale["scale"]
         kept &= all(bool(model.group(n).get("frozen")) == bool(old.group(n).get("frozen")) for n in model.dtype)
@@ -109,7 +116,7 @@ class RandomJob(Checks, Actions, Pushes):
 
     def attach(self, r, first=None):
         while True:
-            t = Rank(self.d, self.job, r, self.tensors, ranks=self.n, inline=self.inline[r], mailbox=self.mailbox[r])
+            t = Rank(self.at(r), self.job, r, self.tensors, ranks=self.n, inline=self.inline[r], mailbox=self.mailbox[r])
             try:
                 t.start(first)
                 self.ranks[r] = t

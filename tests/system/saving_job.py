@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Jobs whose checkpoints are looked at, with all ranks in this process, and a reader of safetensors that is not ours."""
+import concurrent.futures
 import contextlib
 import json
 import os
@@ -52,8 +53,8 @@ class Job:
 
     def attach(self):
         self.ranks = [Rank(self.d, self.id, r, TENSORS, self.n) for r in range(self.n)]
-        for r in self.ranks:
-            r.start(first_params())
+        with concurrent.futures.ThreadPoolExecutor(self.n) as pool:  # parts start together
+            list(pool.map(lambda r: r.start(first_params()), self.ranks))
         return self
 
     def push(self, rank, micro, scale=1.0):

@@ -43,6 +43,8 @@ class Work:
             "stall_warn_ms": 20000, "checkpoint": {"dir": str(out / "checkpoint"), "at_end": True},
             "launch_command": {"command": command, "max_restarts": 1_000_000, "grace_ms": 2000,
                                "environment": [{"key": "GACC_TEST", "value": str(daemon.dir)},
+                                               # else a rank's exit code tells of gRPC's own races, and it is started again
+                                               {"key": "TSAN_OPTIONS", "value": os.environ.get("TSAN_OPTIONS", "")},
                                                {"key": "TEST_LR", "value": str(self.push_lr)},
                                                {"key": "TEST_BY_RPC", "value": f"{by_rpc:x}"}]}, **self.spec})
 

@@ -47,7 +47,8 @@ def test_cluster_knows_its_own_process(folder):
     other = subprocess.Popen(["sleep", "60"])
     try:
         state = json.loads((folder / "cluster.json").read_text())
-        (folder / "cluster.json").write_text(json.dumps({**state, "pid": other.pid}))
+        state["nodes"][0]["pid"] = other.pid
+        (folder / "cluster.json").write_text(json.dumps(state))
         assert "has died" in (cli.run("cluster", "status", code=8), cli.err)[1]
         cli.run("cluster", "up")
         assert cli.json("cluster", "status")["pid"] not in (pid, other.pid)

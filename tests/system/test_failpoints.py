@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every failpoint (proto/failpoint.h) with every action, in a build with -DGACC_FAILPOINTS: four ranks train while the point fires once in
-the middle of it. The job must come through with the bits of a run without faults, and the point must have fired.
+the middle of it. The job must come through with the bits of a run without faults, and the point must have fired. Points of a job of several
+parts fire in one of two parts.
 
 Several daemons work at a time, each on one case after the other; a case that failed costs its daemon.
 """
@@ -19,7 +20,7 @@ import zlib
 
 import pytest
 
-from failpoint_job import RANKS, STEPS, WAYS, Control, Launched, Trainers, check_ledger, read_manifest, spec
+from failpoint_job import PARTS, RANKS, STEPS, WAYS, Control, Launched, Trainers, check_ledger, exact_result, read_manifest, spec
 from harness import Client, Daemon, GaccError, alive, children, parent_and_state, wait_until
 
 pytestmark = pytest.mark.failpoints
@@ -31,7 +32,7 @@ SLEEP_MS, SLOW_PASS_MS, STOPPED_S, CASE_S = 60, 10, 0.05, 40
 # What a fault may leave in the log: the death and the return of what the point killed, and what was told about it.
 EXPECTED = [r" RankLost ", r" RankExited ", r" LauncherLost ", r" LauncherStart ", r" EngineLost ", r" EngineExited ", r"was killed by signal 9; starting it again",
             r"exited with 74; starting it again", r"the journal is broken", r"cannot start", r" NotStored ", r" EngineNotStarted ",
-            r" AllocationFailed .*out of memory",
+            r" AllocationFailed .*out of memory", r" AttemptFailed ", r" CommunicatorLost ",
             r"attach socket: .*: closed", r" Checkpoint(Failed|NotDeleted) (?!.*File exists)", r"checkpoint: .*: Input/output error", r" RestoreFailed ", r" (AllocationFailed|Ended) .*restore_from.*nput/output error"]
 
 # Points that a job passes only when something else happens, too.
@@ -45,6 +46,9 @@ LAUNCHED = {"gaccd_launcher_before", "gaccd_launcher_started", "coord_exits_befo
 SAVING, LOADING = "_save_", "_load_"  # in the names of points of jobs that are saved, and of those that begin with what was saved
 TICK_MS = 100
 WITH_CLIENT_OPTIMIZER = {"client_apply_ack_before"}
+# An engine dies before it votes, when the one of the other part is about to: that attempt fails.
+AT_FAILED_ATTEMPT = {"engine_vote_withdrawn"}
+SECOND_OF_A_WINDOW = 3  # passes of engine_prepared_before by two parts, before the one that dies
 
 # Where an error does not pass unnoticed: what the trainers hear before they succeed at a second try ...
 HEARD = {("gaccd_allocate_before", "error"): "register tensors.*out of memory"}
@@ -58,16 +62,17 @@ HALF_DELETED = {("gaccd_save_delete_files", "error")}  # until the next one is s
 
 
 def table():
-    """(name, process, error) of the points, as the header has them: no daemon is needed to collect the tests."""
+    """(name, process, error, of parts) of the points, as the header has them: no daemon is needed to collect the tests."""
     text = (ROOT / "proto/failpoint.h").read_text()
-    rows = re.findall(r"^\t(PLAIN|ERROR)\((\w+), (\w+), ", text, re.M)
+    rows = re.findall(r'^\t(PLAIN|ERROR)\((\w+), (\w+), (?:\w+, )?"(.*)"\)', text, re.M)
     assert len(rows) >= 40
-    return [(name, process, kind == "ERROR") for kind, process, name in rows]
+    return [(name, process, kind == "ERROR", where.startswith("parts: ")) for kind, process, name, where in rows]
 
 
 POINTS = table()
-PROCESS = {name: process for name, process, _ in POINTS}
-CASES = [(name, action) for name, _, error in POINTS
+PROCESS = {name: process for name, process, _, _ in POINTS}
+WITH_PARTS = {name for name, _, _, of_parts in POINTS if of_parts}
+CASES = [(name, action) for name, _, error, _ in POINTS
          for action in ("crash", "error", "sleep", "stop") if (action != "error" or error)]
 
 
@@ -113,9 +118,10 @@ class Worker:
                 self.let_go_on(trainers.pids())
             time.sleep(0.01)
 
-    def train(self, point=None, action=None, skip=0, crash_skip=0, checkpoint=None, by_rpc=WAYS[0]):
+    def train(self, point=None, action=None, skip=0, crash_skip=0, checkpoint=None, by_rpc=WAYS[0], parts=1):
         """One job, with the point armed; `crash_skip`: answers of the engine after which gaccd dies, for points of its start, or sleeps
-        over a tick; `checkpoint`: what points of loading begin with; `by_rpc`: ranks without mailboxes. Returns the ranks' results."""
+        over a tick; `checkpoint`: what points of loading begin with; `by_rpc`: ranks without mailboxes; `parts`: of the job. Returns the
+        ranks' results."""
         process = PROCESS.get(point)
         self.control.do("disarm all")
         if point:
@@ -124,10 +130,12 @@ class Worker:
             self.control.do(f"arm gaccd_answer_before sleep {2 * TICK_MS} skip {crash_skip}")
         if point in AT_RESTART:
             self.control.do(f"arm gaccd_answer_before crash skip {crash_skip}")
+        if point in AT_FAILED_ATTEMPT:
+            self.control.do(f"arm engine_prepared_before crash skip {SECOND_OF_A_WINDOW}")
         client_optimizer, saves, loads = point in WITH_CLIENT_OPTIMIZER, SAVING in str(point), LOADING in str(point)
         launched = process == "launcher" or point in LAUNCHED
         out = self.daemon.dir / f"launched.{time.monotonic_ns()}"
-        job_spec = {**spec(client_optimizer), **(Launched.spec(self.daemon, out, by_rpc) if launched else {}),
+        job_spec = {**spec(client_optimizer, parts), **(Launched.spec(self.daemon, out, by_rpc) if launched else {}),
                     **({"checkpoint": {"every_steps": 1, "keep": 1, "at_end": True}} if saves else {}),
                     **({"restore_from": str(checkpoint)} if loads else {})}
         if (point, action) in REFUSED:
@@ -136,7 +144,7 @@ class Worker:
         job = self.submit(action, job_spec)
         operator = self.pool.submit(self.operate, job) if point is None or point in AT_OPERATORS_CALL else None
         trainers = (Launched(self.daemon, job, out) if launched else
-                    Trainers(self.daemon, job, client_optimizer, process == "client" or point is None, by_rpc))
+                    Trainers(self.daemon, job, client_optimizer, process == "client" or point is None, by_rpc, parts))
         try:
             self.wait(trainers, action, HEARD.get((point, action)) or ENDS.get((point, action), (None, None))[1])
             if operator:
@@ -193,6 +201,8 @@ class Worker:
             assert re.search(HEARD[point, action], trainers.heard()), trainers.heard()
         elif action == "crash" and PROCESS[point] == "client":
             assert -signal.SIGKILL in trainers.codes
+        if action == "error" and point in WITH_PARTS:  # it is said again, before an attempt is given up
+            assert not [line for line in self.daemon.events("AttemptFailed") if f" job={job} " in line]
         for data in trainers.results():
             check_ledger(data, point in WITH_CLIENT_OPTIMIZER)
         assert trainers.results() or state != "COMPLETED"
@@ -277,13 +287,16 @@ class Runner:
         return result
 
     def without_faults(self, worker):
-        """(parameters, how often each point is passed, a checkpoint from the middle of the job)"""
+        """(parameters, how often each point is passed, a checkpoint from the middle of the job); by the job's number of parts: the first two"""
         results = worker.train()
         assert len(results) == RANKS and len(set(results)) == 1
         hits = {name: passed for name, (passed, _) in worker.control.hits().items()}
         others = [worker.train(by_rpc=by_rpc) for by_rpc in WAYS[1:]]
         assert all(set(r) == set(results) for r in others), "other bits by RPC than through mailboxes"
-        return results[0], hits, shutil.copytree(worker.make_checkpoint(), self.folder / "checkpoint")
+        of_parts = worker.train(parts=PARTS)
+        assert len(of_parts) == RANKS and set(of_parts) == {exact_result(PARTS)} and set(results) == {exact_result(1)}
+        hits_of_parts = {name: passed for name, (passed, _) in worker.control.hits().items()}
+        return {1: results[0], PARTS: of_parts[0]}, {1: hits, PARTS: hits_of_parts}, shutil.copytree(worker.make_checkpoint(), self.folder / "checkpoint")
 
     @staticmethod
     def way(point, action):
@@ -298,14 +311,16 @@ class Runner:
         return 0 if point in WITH_CLIENT_OPTIMIZER | AT_TICK else n // 4 if n > 200 else min(n // 4, 8)
 
     def run(self, worker, point, action):
-        params, passed, checkpoint = self.reference.result()
+        by_parts, passed_by_parts, checkpoint = self.reference.result()
+        parts = PARTS if point in WITH_PARTS else 1
+        params, passed = by_parts[parts], passed_by_parts[parts]
         if point in AT_STOP:
             results = worker.at_stop(point, action)
         elif point in AT_CANCEL:
             results = worker.at_cancel(point, action)
         else:
             results = worker.train(point, action, self.skip(point, passed[point]), passed["gaccd_answer_before"] // 2,
-                                   checkpoint, self.way(point, action))
+                                   checkpoint, self.way(point, action), parts)
         fired = worker.control.hits()[point][1]
         assert fired >= 1, f"{point} was never hit"
         if point not in WITH_CLIENT_OPTIMIZER:
@@ -334,11 +349,14 @@ def test_point(runner, point, action):
 
 def test_all_points_are_passed_by_a_job(runner):
     """But for those of the lists above: whoever adds a point sees here that nothing leads to it. The job may be over before a tick."""
-    _, passed, _ = runner.reference.result()
+    _, by_parts, _ = runner.reference.result()
+    passed, of_parts = by_parts[1], by_parts[PARTS]
+    assert {name for name in WITH_PARTS if passed[name]} == set()
+    assert {name for name in WITH_PARTS if not of_parts[name]} == AT_FAILED_ATTEMPT
     never = {name for name, n in passed.items() if n == 0}
     launched = LAUNCHED | {name for name, process in PROCESS.items() if process == "launcher"}
     saved = {name for name in PROCESS if SAVING in name or LOADING in name}
-    assert never - AT_RESTART - AT_TICK == AT_STOP | WITH_CLIENT_OPTIMIZER | launched | saved - {"gaccd_save_sweep_before"}
+    assert never - AT_RESTART - AT_TICK == AT_STOP | WITH_CLIENT_OPTIMIZER | WITH_PARTS | launched | saved - {"gaccd_save_sweep_before"}
 
 
 @pytest.fixture(scope="module")
@@ -420,3 +438,27 @@ def test_memory_and_disks_of_some_hold_up_nobody_else():
         control.close()
         for j in d.client.jobs.List(all=False).jobs:
             d.cancel(j.id)
+
+
+def test_a_step_that_is_not_applied_in_time_holds_the_job():
+    """An engine sleeps with a durable outcome for longer than stall_abort. The job is paused, also at the next gaccd, and goes on when it is resumed."""
+    with Daemon(supervise=True, allow=EXPECTED + [" Held ", " WindowStuck ", " RankLate "]) as d:
+        control = Control(d.dir / "run/failpoints.sock")
+        control.do("arm engine_commit_recorded sleep 3500 skip 1 count 1")
+        job = d.submit({**spec(False), "stall_warn_ms": 300, "stall_abort_ms": 2000})
+        trainers = Trainers(d, job)
+        try:
+            wait_until("the hold", lambda: d.state(job) == "PAUSED")
+            assert re.search("held: window 1 has its outcome, but part 0 has not applied it", d.get_job(job).reason)
+            d.kill_gaccd()
+            d.wait_ready()
+            assert d.state(job) == "PAUSED" and "held: window 1" in d.get_job(job).reason
+            wait_until("the step is applied", lambda: d.get_job(job).applied_step == 2 and d.get_job(job).window == 2)
+            assert d.state(job) == "PAUSED" and not d.events("Ended")
+            d.client.jobs.Resume(job=str(job))
+            wait_until("the trainers", lambda: trainers.poll(None))
+            wait_until("the job's end", lambda: d.state(job) == "COMPLETED")
+            assert set(trainers.results()) == {exact_result(1)}
+        finally:
+            trainers.kill()
+            control.close()

@@ -427,7 +427,7 @@ def shown(d, job):
                "checkpoints": plain(d.client.jobs.ListCheckpoints(job=str(job))), "buffers": plain(d.client.node.ListBuffers(job=str(job)))}
     answers["get"].pop("events")  # and what has happened since
     for j in answers["get"], answers["list"]:
-        j.pop("engine_pid"), j.pop("engine_restarts", 0)
+        j.pop("engine_pid", 0), j.pop("engine_restarts", 0)  # after a restart the engine may not be up yet
         for r in j["ranks"]:
             r.pop("late_ns", 0), r.pop("detail", 0)
     for b in answers["buffers"]["buffers"]:

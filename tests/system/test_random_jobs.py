@@ -11,6 +11,7 @@ import traceback
 import pytest
 
 from by_mailbox import Both
+from cluster import Cluster
 from harness import Daemon
 from random_draw import FEATURES, Draw
 from random_job import RandomJob
@@ -22,9 +23,9 @@ OFF = set(filter(None, os.environ.get("GACC_OFF", "").split(",")))
 CONF = {"limits.jobs": 64, "limits.jobs_per_user": 64, "history.jobs": 20}
 
 
-def run(daemon, seed, off=OFF):
+def run(daemon, seed, off=OFF, cluster=None):
     """None, or what went wrong and in which job."""
-    job = RandomJob(daemon, Draw(seed, off))
+    job = RandomJob(daemon, Draw(seed, off), cluster=cluster)
     try:
         job.run()
     except Exception:
@@ -77,3 +78,16 @@ def test_random_jobs():
     if SEEDS >= 20 and "mailbox" not in OFF:
         used = Both.taken - taken
         assert used["pushes"] > 3 * SEEDS and used["waits"] > SEEDS, f"mailboxes were not used: {used}"
+
+
+def test_random_jobs_over_nodes():
+    """The same jobs on three nodes, if they have several parts."""
+    with Cluster(3, conf=CONF, allow=["ParamsNonfinite", " WARN"]) as c:
+        for node in c.nodes.values():
+            node.engines_killed = True
+        drawn = [seed for seed in range(FIRST, FIRST + 10 * SEEDS) if Draw(seed, OFF).spec([("w", [3], "f32")]).get("parts", 1) > 1]
+        for seed in drawn[:max(SEEDS // 2, 1)]:
+            what = run(c.coordinator, seed, cluster=c)
+            if what:
+                c.coordinator.test_failed = True
+                pytest.fail(f"seed {seed}: {what}")

@@ -33,13 +33,13 @@ class Team:
             step = team.window([[(weight, {"w": g}), ...], ...])   # one list of micro-batches per rank
 
     `inline`: the ranks that send their gradients in messages instead of mapping slots. Numpy arrays of any float type
-    are rounded to the tensors' dtypes; what was sent is in `sent` as [(weight, name -> f64), ...]."""
+    are rounded to the tensors' dtypes; what was sent is in `sent` as [(weight, name -> f64), ...]. `place`: the daemon of each rank's node."""
 
-    def __init__(self, daemon, spec, tensors, params=None, inline=()):
+    def __init__(self, daemon, spec, tensors, params=None, inline=(), place=None):
         self.daemon, self.spec = daemon, spec
         self.job = daemon.submit(spec)
         n = spec["ranks"]
-        self.ranks = [Rank(daemon, self.job, r, tensors, ranks=n, inline=r in inline) for r in range(n)]
+        self.ranks = [Rank(place[r] if place else daemon, self.job, r, tensors, ranks=n, inline=r in inline) for r in range(n)]
         self.pool = concurrent.futures.ThreadPoolExecutor(n)
         self.sent = []
         zeros = {t.name: np.zeros(t.shape, np.float32) for t in self.ranks[0].tensors if not t.alias_of}

@@ -125,6 +125,16 @@ typedef struct gacc_pending_update {
 	gacc_job_values values;
 } gacc_pending_update;
 
+/* A part of a job: an engine with a block of the ranks. */
+typedef struct gacc_part_info {
+	uint32_t number, first_rank, ranks;
+	const char *node;   /* where it is; "": gaccd is older than this */
+	int64_t engine_pid; /* 0: none runs */
+	uint32_t engine_restarts;
+	uint64_t host_bytes;
+	uint64_t communicator; /* that the engine has joined; 0: none */
+} gacc_part_info;
+
 typedef struct gacc_job_info {
 	uint64_t id;
 	const char *uuid, *name;
@@ -164,6 +174,8 @@ typedef struct gacc_job_info {
 	const gacc_pending_update *update; /* n_update of them */
 	size_t n_update;
 	const char *json;
+	const gacc_part_info *part; /* n_part of them; 0: one part, on the node that has answered */
+	size_t n_part;
 } gacc_job_info;
 
 typedef struct gacc_jobs {
@@ -330,6 +342,29 @@ typedef struct gacc_node_info {
 
 GACC_API gacc_status gacc_node_get(gacc_client *, gacc_node_info **out);
 GACC_API void gacc_node_free(gacc_node_info *);
+
+/* A node of the cluster. Of one that its coordinator has not heard yet only the name, the state and the parts are
+ * known. */
+typedef struct gacc_cluster_node {
+	const char *name, *state; /* "UP", "SUSPECT", "DOWN" */
+	const char *version, *kernels, *data_address;
+	int coordinates, drained;
+	int64_t state_since_unix_nanos, heard_unix_nanos; /* its last word; 0: none yet */
+	int64_t silent_ns;				  /* since then */
+	uint64_t incarnation, host_bytes_used, host_bytes_limit;
+	uint32_t cpus, parts; /* parts of jobs that have not ended */
+	const char *json;
+} gacc_cluster_node;
+
+typedef struct gacc_nodes {
+	size_t n;
+	const gacc_cluster_node *node; /* the first one coordinates */
+} gacc_nodes;
+
+GACC_API gacc_status gacc_node_list(gacc_client *, gacc_nodes **out);
+/* New jobs get no parts there, until it is undone (drained 0) or the coordinator restarts. *out is that node. */
+GACC_API gacc_status gacc_node_drain(gacc_client *, const char *name, int drained, gacc_nodes **out);
+GACC_API void gacc_nodes_free(gacc_nodes *);
 
 typedef struct gacc_buffer_info {
 	uint64_t job;		    /* 0: of a job that is being restored */

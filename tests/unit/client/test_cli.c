@@ -188,7 +188,7 @@ static const struct {
 	{ { "gaccctl", "events", "--since", "5" }, "--since 5: a time such as" },
 	{ { "gaccctl", "checkpoint", "sav", "1" }, "checkpoint sav: save, list or restore" },
 	{ { "gaccctl", "cluster", "on" }, "cluster on: up, down or status" },
-	{ { "gaccctl", "cluster", "up", "--nodes", "2" }, "--nodes 2: this version runs jobs on one node" },
+	{ { "gaccctl", "cluster", "up", "--nodes", "99" }, "--nodes 99: a number from 1 to 32" },
 	{ { "gaccctl", "cluster", "up", "--dir", "here" }, "--dir here: an absolute path" },
 	{ { "gaccctl", "config", "validate" }, "usage: gaccctl config validate FILE" },
 	{ { "gaccctl", "config", "show", "x" }, "usage: gaccctl config" },

@@ -13,7 +13,7 @@
 #include <string.h>
 
 enum { RANKS = 3, MAX_MICRO = 30, WORDS = 2 };
-static const struct message_bounds bounds = { RANKS, MAX_MICRO };
+static const struct message_bounds bounds = { RANKS, MAX_MICRO, 1 };
 
 /* All bytes are set; then what must be in range. */
 static struct commit full_commit(unsigned seed)
@@ -192,7 +192,7 @@ START_TEST(counted_must_be_the_jobs)
 		free(bytes);
 	}
 	void *bytes = commit_record_pack(&k, words + 2, 1, &n);
-	const struct message_bounds small = { 2, 32 };
+	const struct message_bounds small = { 2, 32, 1 };
 	k.next_micro_size = 1;
 	ck_assert_int_eq(commit_record_read(bytes, n, &small, k.window + 1, &back, why, sizeof(why)), ST_VERSION_SKEW);
 	free(bytes);

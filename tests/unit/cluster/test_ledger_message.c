@@ -11,7 +11,7 @@
 #include <string.h>
 
 enum { RANKS = 100, MAX_MICRO = 60, N = 3 };
-static const struct message_bounds bounds = { RANKS, MAX_MICRO };
+static const struct message_bounds bounds = { RANKS, MAX_MICRO, 1 };
 static uint32_t rank[LEDGER_PORTION + 1], micro[LEDGER_PORTION + 1];
 static double weight[LEDGER_PORTION + 1], loss[LEDGER_PORTION + 1];
 static uint64_t data_key[LEDGER_PORTION + 1];
@@ -113,6 +113,29 @@ START_TEST(senseless_ledgers_are_refused)
 }
 END_TEST
 
+/* The coordinator holds the ledgers of all parts: together they are no more than that of one part may be. */
+START_TEST(parts_share_the_bound_of_a_ledger)
+{
+	static const struct message_bounds large = { 65536, 64, 16 };
+	for (uint64_t more = 0; more < 2; more++) {
+		struct part_ledger l = full(), back;
+		char why[200] = "";
+		size_t n;
+		l.total = l.counted = LEDGER_MOST / 16 + more;
+		l.first = 0;
+		void *bytes = ledger_pack(&l, &n);
+		ck_assert_ptr_nonnull(bytes);
+		enum status st = ledger_unpack(bytes, n, &large, &back, why, sizeof(why));
+		free(bytes);
+		ck_assert_int_eq(st, more ? ST_VERSION_SKEW : ST_OK);
+		if (more)
+			ck_assert_str_eq(why, "PartLedger.total is 16385, and may be at most 16384");
+		else
+			ledger_release(&back);
+	}
+}
+END_TEST
+
 /* Each column is short by one, or missing. */
 START_TEST(columns_are_as_long_as_each_other)
 {
@@ -172,6 +195,7 @@ int main(void)
 	suite_add_tcase(s, c);
 	tcase_add_test(c, a_ledger_comes_back);
 	tcase_add_test(c, senseless_ledgers_are_refused);
+	tcase_add_test(c, parts_share_the_bound_of_a_ledger);
 	tcase_add_test(c, columns_are_as_long_as_each_other);
 	tcase_add_test(c, any_bytes_are_read_or_refused);
 	return suite_run(s);

@@ -13,7 +13,7 @@
 enum { MAX_MICRO = 60, N = 3, WORDS = 3 };
 static const uint32_t list[N] = { 2, 5, 9 };
 static const struct part_ranks part = { N, list };
-static const struct message_bounds bounds = { 12, MAX_MICRO };
+static const struct message_bounds bounds = { 12, MAX_MICRO, 5 };
 
 /* ---- structs in which all members are set ---- */
 
@@ -32,6 +32,8 @@ static struct report full_report(const struct rank_progress *rank, const uint64_
 	r.start = START_PARAMS;
 	r.complete = r.all_left = r.ended = true;
 	r.count = 180;
+	r.vote_suspects = 0x1f; /* all of five parts */
+	fill_text(r.vote_text, sizeof(r.vote_text), 'f');
 	fill_text(r.start_waits, sizeof(r.start_waits), 'a');
 	fill_text(r.hindrance, sizeof(r.hindrance), 'b');
 	fill_text(r.failed.text, sizeof(r.failed.text), 'c');
@@ -74,6 +76,7 @@ static void expect_same(const struct report *a, const struct report *b)
 	SAME(count), SAME(sum_weight), SAME(sum_loss), SAME(lr), SAME(lr_rank);
 	SAME(vote_term), SAME(vote_attempt), SAME(vote_status), SAME(sumsq), SAME(nonfinite), SAME(digest);
 	SAME(refused), SAME(refusal), SAME(params_digest), SAME(params_lost), SAME(armed), SAME(n_ranks), SAME(n_words);
+	SAME(life), SAME(comm), SAME(vote_text), SAME(vote_suspects);
 #undef SAME
 	ck_assert(!a->n_words || !memcmp(a->counted, b->counted, a->n_words * sizeof(*a->counted)));
 	for (uint32_t i = 0; i < a->n_ranks; i++) {
@@ -87,9 +90,9 @@ static void expect_same(const struct report *a, const struct report *b)
 }
 /* A member that is added and not compared above changes the size. */
 _Static_assert(sizeof(struct rank_progress) == 80, "compared above");
-_Static_assert(sizeof(struct report) == 728 + 2 * REPORT_TEXT, "compared above");
+_Static_assert(sizeof(struct report) == 912 + 2 * REPORT_TEXT, "compared above");
 _Static_assert(sizeof(struct late_rank) == 40, "compared below");
-_Static_assert(sizeof(struct order) == 648, "compared below");
+_Static_assert(sizeof(struct order) == 664, "compared below");
 
 static struct order full_order(const struct late_rank *late, uint32_t n_late)
 {
@@ -106,7 +109,10 @@ static struct order full_order(const struct late_rank *late, uint32_t n_late)
 			   .late = late,
 			   .n_late = n_late,
 			   .paused = true,
-			   .armed = 109 };
+			   .armed = 109,
+			   .comm = 105,
+			   .join_ms = 107,
+			   .fill_part = 5 };
 	fields_fill(&o.commit, sizeof(o.commit), 31);
 	o.commit.job_id = 101;
 	o.commit.window = 104;
@@ -131,7 +137,7 @@ START_TEST(a_report_comes_back)
 	fill_ranks(rank);
 	struct report r = full_report(rank, some_words);
 	void *bytes = report_pack(&r, &n);
-	ck_assert_msg(!report_unpack(bytes, n, &part, MAX_MICRO, &back, why, sizeof(why)), "%s", why);
+	ck_assert_msg(!report_unpack(bytes, n, &part, &bounds, &back, why, sizeof(why)), "%s", why);
 	expect_same(&back, &r);
 	report_release(&back);
 	free(bytes);
@@ -147,7 +153,7 @@ START_TEST(reports_with_little_or_much_come_back)
 	char why[200];
 	size_t n;
 	void *bytes = report_pack(&r, &n);
-	ck_assert_int_eq(report_unpack(bytes, n, &part, MAX_MICRO, &back, why, sizeof(why)), ST_OK);
+	ck_assert_int_eq(report_unpack(bytes, n, &part, &bounds, &back, why, sizeof(why)), ST_OK);
 	expect_same(&back, &r);
 	report_release(&back);
 	free(bytes);
@@ -156,7 +162,7 @@ START_TEST(reports_with_little_or_much_come_back)
 	r.rank = many;
 	r.n_ranks = 100;
 	bytes = report_pack(&r, &n);
-	ck_assert_msg(!report_unpack(bytes, n, &whole, MAX_MICRO, &back, why, sizeof(why)), "%s", why);
+	ck_assert_msg(!report_unpack(bytes, n, &whole, &bounds, &back, why, sizeof(why)), "%s", why);
 	expect_same(&back, &r);
 	report_release(&back);
 	free(bytes);
@@ -169,7 +175,7 @@ static void expect_refused(const struct report *r, const char *text)
 	char why[200] = "";
 	size_t n;
 	void *bytes = report_pack(r, &n);
-	ck_assert_int_eq(report_unpack(bytes, n, &part, MAX_MICRO, &back, why, sizeof(why)), ST_VERSION_SKEW);
+	ck_assert_int_eq(report_unpack(bytes, n, &part, &bounds, &back, why, sizeof(why)), ST_VERSION_SKEW);
 	ck_assert_msg(strstr(why, text) != NULL, "%s, not: %s", why, text);
 	free(bytes);
 }
@@ -195,6 +201,7 @@ START_TEST(senseless_reports_are_refused)
 	r = full_report(rank, some_words);
 	r.count = 181, expect_refused(&r, "Report.count is 181, and may be at most 180"),
 	r = full_report(rank, some_words);
+	r.vote_suspects = 0x20, expect_refused(&r, "Report.vote_suspects is 0x20, and the job has 5 parts");
 }
 END_TEST
 
@@ -226,7 +233,7 @@ START_TEST(any_text_is_sent)
 	char why[200];
 	size_t n;
 	void *bytes = report_pack(&r, &n);
-	ck_assert_int_eq(report_unpack(bytes, n, &part, MAX_MICRO, &back, why, sizeof(why)), ST_OK);
+	ck_assert_int_eq(report_unpack(bytes, n, &part, &bounds, &back, why, sizeof(why)), ST_OK);
 	ck_assert_str_eq(back.hindrance, "caf?");
 	ck_assert_str_eq(back.refusal, "? ok");
 	report_release(&back);
@@ -239,7 +246,7 @@ static enum status read_with(const char *field, size_t n_field, struct report *o
 {
 	uint8_t bytes[600] = { 0x48, 1, 0x50, 1, 0x5a, 0 };
 	memcpy(bytes + 6, field, n_field);
-	return report_unpack(bytes, 6 + n_field, &part, MAX_MICRO, out, why, n_why);
+	return report_unpack(bytes, 6 + n_field, &part, &bounds, out, why, n_why);
 }
 
 START_TEST(newer_reports_are_read)
@@ -271,7 +278,7 @@ static const char *why_refused(const uint8_t *ranks, uint8_t n)
 	struct report r;
 	if (ranks)
 		memcpy(bytes + 6, ranks, n);
-	enum status st = report_unpack(bytes, ranks ? 6 + (size_t)n : 4, &part, MAX_MICRO, &r, why, sizeof(why));
+	enum status st = report_unpack(bytes, ranks ? 6 + (size_t)n : 4, &part, &bounds, &r, why, sizeof(why));
 	ck_assert_int_eq(st, ST_VERSION_SKEW);
 	return why;
 }
@@ -310,7 +317,7 @@ START_TEST(a_column_that_is_the_same_for_all_ranks_is_one_entry)
 			};
 		void *bytes = report_pack(&r, &n);
 		ck_assert_uint_lt(n, 100);
-		ck_assert_int_eq(report_unpack(bytes, n, &whole, MAX_MICRO, &back, why, sizeof(why)), ST_OK);
+		ck_assert_int_eq(report_unpack(bytes, n, &whole, &bounds, &back, why, sizeof(why)), ST_OK);
 		ck_assert(k == 2 ? isnan(back.rank[999].weight) : back.rank[999].weight == weights[k]);
 		ck_assert_int_eq(back.rank[999].waiting_ns, 77);
 		report_release(&back);
@@ -329,6 +336,7 @@ static void expect_same_order(const struct order *a, const struct order *b)
 #define SAME(field) ck_assert_msg(!memcmp(&a->field, &b->field, sizeof(a->field)), "%s", #field)
 	SAME(job_id), SAME(epoch), SAME(term), SAME(window), SAME(number), SAME(want), SAME(attempt), SAME(norms);
 	SAME(run), SAME(end_status), SAME(end_reason), SAME(n_late), SAME(paused), SAME(armed), SAME(commit);
+	SAME(comm), SAME(join_ms), SAME(fill_part);
 	for (uint32_t i = 0; i < a->n_late; i++) {
 		SAME(late[i].rank), SAME(late[i].counted), SAME(late[i].micro_size), SAME(late[i].pid);
 		SAME(late[i].waiting_ns), SAME(late[i].attached), SAME(late[i].lost), SAME(late[i].known);
@@ -379,6 +387,12 @@ START_TEST(senseless_orders_are_refused)
 	o.commit.outcome = 9, expect_order_refused(&o, "Commit.outcome is 9"), o = full_order(NULL, 0);
 	o.commit.last_rank = 12, expect_order_refused(&o, "Commit.last_rank is 12, and the job has 12"),
 	o = full_order(NULL, 0);
+	o.fill_part = 6, expect_order_refused(&o, "Order.fill_part is 6, with the communicator 105 of 5 parts"),
+	o = full_order(NULL, 0);
+	o.comm = 0, expect_order_refused(&o, "Order.fill_part is 5, with the communicator 0 of 5 parts"),
+	o = full_order(NULL, 0);
+	o.want = WANT_GO, o.comm = 107, expect_order_refused(&o, "Order.comm is 107, after attempt 106"),
+	o = full_order(NULL, 0);
 	o.window = 105, expect_order_refused(&o, "Order.commit is of window 104 of job 101"), o = full_order(NULL, 0);
 	o.job_id = 7, expect_order_refused(&o, "Order.commit is of window 104 of job 101"), o = full_order(&late, 1);
 	expect_order_refused(&o, "LateRank.rank is 12, and the job has 12 ranks");
@@ -398,10 +412,11 @@ static unsigned try_bytes(const uint8_t *bytes, size_t n)
 	struct report r;
 	unsigned accepted = 0;
 	char why[200] = "";
-	enum status st = report_unpack(bytes, n, &part, MAX_MICRO, &r, why, sizeof(why));
+	enum status st = report_unpack(bytes, n, &part, &bounds, &r, why, sizeof(why));
 	ck_assert(st == ST_OK || (st == ST_VERSION_SKEW && *why));
 	if (!st) {
 		ck_assert(r.n_ranks <= N && (!r.n_words || r.n_words == WORDS) && r.phase <= WINDOW_APPLYING);
+		ck_assert_uint_lt(r.vote_suspects, 1u << 5);
 		for (uint32_t i = 0; i < r.n_ranks; i++)
 			ck_assert(r.rank[i].rank < 12 && r.rank[i].counted <= MAX_MICRO);
 		report_release(&r);
@@ -411,6 +426,7 @@ static unsigned try_bytes(const uint8_t *bytes, size_t n)
 	st = order_unpack(bytes, n, &bounds, &order, why, sizeof(why));
 	ck_assert(st == ST_OK || (st == ST_VERSION_SKEW && *why));
 	ck_assert(st || (order.order.n_late <= ORDER_MAX_LATE && order.order.want <= WANT_END));
+	ck_assert(st || (order.order.fill_part <= 5 && (order.order.comm || !order.order.fill_part)));
 	accepted += !st;
 	return accepted;
 }

@@ -1,17 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Every allocation of packing and reading fails once: the caller is told so, nothing is taken for damaged, and the next
  * try succeeds. */
+#include "cluster/board_message.h"
 #include "cluster/event_message.h"
 #include "cluster/placed_message.h"
 #include "cluster/placement_message.h"
 #include "cluster/ledger_message.h"
 #include "cluster/order_message.h"
 #include "cluster/part_view_message.h"
+#include "cluster/peer_frames.h"
 #include "cluster/report_message.h"
 #include "cluster/save_message.h"
 #include "cluster/tensors_message.h"
 #include "cluster/view_record.h"
+#include "gacc/internal/v1/peer.pb-c.h"
 #include "gacc/v1/job.pb-c.h"
+#include "proto/bytes.h"
 #include "support/nth.h"
 #include "support/suite.h"
 
@@ -20,7 +24,7 @@
 
 enum { RANKS = 20, MAX_MICRO = 4, WORDS = 2 };
 static uint64_t words[WORDS] = { 1, 2 };
-static const struct message_bounds bounds = { RANKS, MAX_MICRO };
+static const struct message_bounds bounds = { RANKS, MAX_MICRO, 1 };
 static const struct part_ranks part = { RANKS, NULL };
 
 static struct commit some_commit(void)
@@ -105,7 +109,7 @@ static void *pack_report(size_t *n)
 static enum status read_report(const void *bytes, size_t n, char *why)
 {
 	struct report r;
-	enum status st = report_unpack(bytes, n, &part, MAX_MICRO, &r, why, 200);
+	enum status st = report_unpack(bytes, n, &part, &bounds, &r, why, 200);
 	if (!st)
 		report_release(&r);
 	return st;
@@ -295,6 +299,88 @@ static enum status read_ledger(const void *bytes, size_t n, char *why)
 	return st;
 }
 
+static void *pack_blob(size_t *n)
+{
+	return blob_pack(&(struct part_blob){ .epoch = 1, .term = 1, .comm = 1, .life = 1, .bytes = "x", .n = 1 }, n);
+}
+
+static enum status read_blob(const void *bytes, size_t n, char *why)
+{
+	struct held_blob b;
+	enum status st = blob_unpack(bytes, n, 1, &b, why, 200);
+	if (!st)
+		blob_release(&b);
+	return st;
+}
+
+static void *pack_board(size_t *n)
+{
+	const struct coll_address a = { 1, "x", 1 };
+	return board_pack(&(struct part_board){ .epoch = 1, .term = 1, .comm = 1, .n_parts = 1, .address = &a }, n);
+}
+
+static enum status read_board(const void *bytes, size_t n, char *why)
+{
+	struct held_board b;
+	enum status st = board_unpack(bytes, n, 1, &b, why, 200);
+	if (!st)
+		board_release(&b);
+	return st;
+}
+
+static void *pack_peer(const struct peer_message *p, size_t *n)
+{
+	Gacc__Internal__V1__PeerMessage *m = peer_message_make(p);
+	void *bytes = m ? bytes_pack(&m->base, n) : NULL;
+	free(m);
+	return bytes;
+}
+
+static void *pack_hello(size_t *n)
+{
+	const struct part_held held = { .job_id = 1, .epoch = 1 };
+	struct peer_message p = { .kind = PEER_HELLO, .hello = { .held = &held, .n_held = 1 } };
+	p.hello.facts = (struct member_facts){ .node = "b", .incarnation = 1, .protocol_min = 1, .protocol_max = 1 };
+	strcpy(p.hello.facts.data_address, "::1");
+	return pack_peer(&p, n);
+}
+
+static void *pack_welcome(size_t *n)
+{
+	return pack_peer(&(struct peer_message){ PEER_WELCOME, .welcome = { 1, 1, "a", 1000 } }, n);
+}
+
+static void *pack_beat(size_t *n)
+{
+	return pack_peer(&(struct peer_message){ PEER_BEAT, .beat = { 1, 1 } }, n);
+}
+
+static void *pack_carried(size_t *n)
+{
+	const struct peer_carried c = { LINK_DROP, 1, 0, "x", 1, 1 };
+	return pack_peer(&(struct peer_message){ PEER_CARRIED, .carried = c }, n);
+}
+
+static enum status read_peer(const void *bytes, size_t n, char *why)
+{
+	struct ProtobufCMessage *m;
+	struct peer_assembly a = { 0 };
+	struct link_message whole;
+	struct peer_message p;
+	bool is_whole;
+	enum status st = bytes_decode(&gacc__internal__v1__peer_message__descriptor, bytes, n, &m);
+	if (st)
+		return st;
+	st = peer_message_read((const Gacc__Internal__V1__PeerMessage *)m, &p, why, 200);
+	if (!st && p.kind == PEER_CARRIED)
+		st = peer_assembly_take(&a, &p.carried, &whole, &is_whole, why, 200);
+	if (!st)
+		peer_message_release(&p);
+	peer_assembly_clear(&a);
+	bytes_free(m);
+	return st;
+}
+
 static const struct {
 	const char *name;
 	void *(*pack)(size_t *n);
@@ -316,6 +402,12 @@ static const struct {
 	{ "Saved", pack_saved, read_saved },
 	{ "PartView", pack_part_view, read_part_view },
 	{ "PartLedger", pack_ledger, read_ledger },
+	{ "PartBlob", pack_blob, read_blob },
+	{ "PartBoard", pack_board, read_board },
+	{ "Hello", pack_hello, read_peer },
+	{ "Welcome", pack_welcome, read_peer },
+	{ "Beat", pack_beat, read_peer },
+	{ "Carried", pack_carried, read_peer },
 };
 
 START_TEST(no_memory_is_said)

@@ -9,7 +9,7 @@
 #include <string.h>
 
 enum { RANKS = 3, MAX_MICRO = 30, WORDS = 2, COMMIT_BYTES = 296, BEFORE_AT = 184, UPDATE_BYTES = 48, BARE_BYTES = 320 };
-static const struct message_bounds bounds = { RANKS, MAX_MICRO };
+static const struct message_bounds bounds = { RANKS, MAX_MICRO, 1 };
 
 /* struct commit has not changed since they were written, so that all of its bytes can be compared. When it does, this
  * is to compare field by field. */

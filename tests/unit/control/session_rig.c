@@ -133,7 +133,7 @@ void setup(void)
 	struct attach_args attach = { .world_size = ranks, .uid = 7, .pid = 42, .shared_memory = true };
 	struct order run = { .job_id = 1, .epoch = 1, .term = 1, .run = true };
 	setup_job();
-	ck_assert_int_eq(job_on_engine_up(job, &record, now), ST_OK);
+	ck_assert_int_eq(job_on_engine_up(job, &record, 0, now), ST_OK);
 	job_on_order(job, &run, now);
 	job_attach(job, 15, &attach, now);
 	answer(ENGINE_ATTACH, 0);

@@ -292,7 +292,7 @@ START_TEST(a_new_engine_brings_its_record)
 	job_on_engine_down(job, now);
 	record.rank[0].sgen = 1;
 	record.rank[0].flushed = RANK_LEFT;
-	ck_assert_int_eq(job_on_engine_up(job, &record, now), ST_OK);
+	ck_assert_int_eq(job_on_engine_up(job, &record, 0, now), ST_OK);
 	ck_assert(reported.all_left);
 }
 END_TEST

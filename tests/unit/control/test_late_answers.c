@@ -44,7 +44,7 @@ static void open_job(void)
 	record.r.micro_size = 2;
 	record.r.loss_scale = 1;
 	record.r.params_ready = 1;
-	ck_assert_int_eq(job_on_engine_up(job, &record, now), ST_OK);
+	ck_assert_int_eq(job_on_engine_up(job, &record, 0, now), ST_OK);
 }
 
 static void close_job(void)
@@ -105,7 +105,7 @@ START_TEST(a_failed_vote_does_not_hide_a_later_prepared_record)
 	record.r.prepared_term = 1;
 	record.r.prepared_attempt = 2;
 	record.r.prepared_digest = 9;
-	ck_assert_int_eq(job_on_engine_up(job, &record, now), ST_OK);
+	ck_assert_int_eq(job_on_engine_up(job, &record, 0, now), ST_OK);
 	ck_assert_int_eq(last_report.vote_status, ST_OK);
 	ck_assert_uint_eq(last_report.vote_attempt, 2);
 	ck_assert_uint_eq(last_report.digest, 9);

@@ -39,13 +39,13 @@ START_TEST(the_engine_is_told_once_the_job_runs)
 	record.r.epoch = 6;
 	job_attach(job, 0, &a, now); /* before there is an engine */
 	job_on_mailbox(job, 0, 1);
-	ck_assert_int_eq(job_on_engine_up(job, &record, now), ST_OK);
+	ck_assert_int_eq(job_on_engine_up(job, &record, 0, now), ST_OK);
 	job_on_order(job, &run, now);
 	ck_assert_int_eq(count_sent(ENGINE_MAILBOX), 0); /* no parameters yet */
 	job_on_engine_down(job, now);
 	record.r.params_ready = 1;
 	record.rank[0].sgen = 1;
-	ck_assert_int_eq(job_on_engine_up(job, &record, now), ST_OK);
+	ck_assert_int_eq(job_on_engine_up(job, &record, 0, now), ST_OK);
 	ck_assert_int_eq(count_sent(ENGINE_MAILBOX), 1);
 	const struct engine_command *c = &sent[n_sent - 1];
 	ck_assert(c->op == ENGINE_MAILBOX && c->rank == 0 && c->sgen == 1 && c->epoch == 6);
@@ -59,7 +59,7 @@ START_TEST(a_job_with_parameters_that_does_not_run_has_no_mailbox_yet)
 {
 	struct attach_args a = { .world_size = 1, .uid = 7, .pid = 42, .shared_memory = true };
 	struct order run = run_order(0);
-	ck_assert_int_eq(job_on_engine_up(job, &record, now), ST_OK);
+	ck_assert_int_eq(job_on_engine_up(job, &record, 0, now), ST_OK);
 	job_attach(job, 0, &a, now);
 	answer(ENGINE_ATTACH, 0);
 	job_on_mailbox(job, 0, 1);
@@ -102,7 +102,7 @@ START_TEST(a_new_engine_is_told_first)
 	job_on_engine_down(job, now);
 	n_sent = 0;
 	record.rank[0].sgen = 1;
-	ck_assert_int_eq(job_on_engine_up(job, &record, now), ST_OK);
+	ck_assert_int_eq(job_on_engine_up(job, &record, 0, now), ST_OK);
 	ck_assert_int_eq(n_sent, 2);
 	ck_assert(sent[0].op == ENGINE_MAILBOX && sent[1].op == ENGINE_ADD);
 }
@@ -148,7 +148,7 @@ START_TEST(while_a_newer_session_attaches_there_is_none)
 	job_on_engine_down(job, now);
 	n_sent = 0;
 	record.rank[0].sgen = 1;
-	ck_assert_int_eq(job_on_engine_up(job, &record, now), ST_OK);
+	ck_assert_int_eq(job_on_engine_up(job, &record, 0, now), ST_OK);
 	ck_assert(n_sent == 1 && sent[0].op == ENGINE_ATTACH && n_over == 0);
 	answer(ENGINE_ATTACH, 0);
 	ck_assert(n_over == 1 && over == 0 && replied[0]);
@@ -174,7 +174,7 @@ START_TEST(a_refused_mailbox_is_over)
 	uint64_t first = sent[n_sent - 1].id;
 	job_on_engine_down(job, now);
 	record.rank[0].sgen = 1;
-	ck_assert_int_eq(job_on_engine_up(job, &record, now), ST_OK);
+	ck_assert_int_eq(job_on_engine_up(job, &record, 0, now), ST_OK);
 	uint64_t second = sent[n_sent - 1].id;
 	ck_assert_uint_ne(first, second);
 	refuse(first); /* of an engine that is no more */
@@ -204,7 +204,7 @@ START_TEST(a_mailbox_ends_with_its_session_or_the_job)
 	job_on_engine_down(job, now);
 	n_sent = 0;
 	record.rank[0].sgen = 1;
-	ck_assert_int_eq(job_on_engine_up(job, &record, now), ST_OK);
+	ck_assert_int_eq(job_on_engine_up(job, &record, 0, now), ST_OK);
 	ck_assert_int_eq(count_sent(ENGINE_MAILBOX), 0);
 }
 END_TEST

@@ -78,7 +78,9 @@ static void answer(uint32_t op, uint32_t result)
 
 static struct part_spec the_part(void)
 {
-	return (struct part_spec){ .number = 1, .world = 8, .epoch = 3, .spec = &spec, .global = ranks_here };
+	return (struct part_spec){
+		.number = 1, .n_parts = 2, .world = 8, .epoch = 3, .spec = &spec, .global = ranks_here
+	};
 }
 
 static void attach(uint64_t call, uint32_t rank)
@@ -107,7 +109,7 @@ static void setup(void)
 	record.r.micro_size = MICRO_SIZE;
 	record.r.loss_scale = 1;
 	record.r.params_ready = 1;
-	ck_assert_int_eq(job_on_engine_up(job, &record, now), ST_OK);
+	ck_assert_int_eq(job_on_engine_up(job, &record, 0, now), ST_OK);
 	control_state_fini(&record);
 	struct order run = { .job_id = 1, .epoch = 3, .term = 1, .run = true };
 	job_on_order(job, &run, now);
@@ -266,7 +268,7 @@ START_TEST(who_was_late_in_the_window_before_is_not_named)
 	next.r.loss_scale = 1;
 	next.r.params_ready = 1;
 	job_on_engine_down(job, now);
-	ck_assert_int_eq(job_on_engine_up(job, &next, now), ST_OK);
+	ck_assert_int_eq(job_on_engine_up(job, &next, 0, now), ST_OK);
 	control_state_fini(&next);
 	job_wait_step(job, 2, &k, 1, 10, now);
 	now.mono_ns += 20;
@@ -430,19 +432,6 @@ START_TEST(what_was_taken_is_acknowledged)
 }
 END_TEST
 
-/* Its peers are in an exchange with an engine that will not come back as it was. */
-START_TEST(an_engine_that_dies_in_an_exchange_votes_against_it)
-{
-	struct order close = { .job_id = 1, .epoch = 3, .term = 1, .run = true, .want = WANT_GO, .attempt = 2 };
-	job_on_order(job, &close, now);
-	ck_assert_uint_eq(sent[n_sent - 1].op, ENGINE_GO);
-	job_on_engine_down(job, now);
-	ck_assert_int_eq(said.vote_status, ST_ENGINE_DOWN);
-	ck_assert_uint_eq(said.vote_term, 1);
-	ck_assert_uint_eq(said.vote_attempt, 2);
-}
-END_TEST
-
 /* The window of an earlier epoch is void: what its coordinator wants must not happen. */
 START_TEST(an_order_of_an_earlier_epoch_is_ignored)
 {
@@ -480,7 +469,6 @@ static Suite *suite(void)
 	tcase_add_test(c, the_first_failure_is_reported);
 	tcase_add_test(c, the_end_is_reported_for_each_order_and_then_no_more);
 	tcase_add_test(c, what_was_taken_is_acknowledged);
-	tcase_add_test(c, an_engine_that_dies_in_an_exchange_votes_against_it);
 	tcase_add_test(c, an_order_of_an_earlier_epoch_is_ignored);
 	suite_add_tcase(s, c);
 	return s;

@@ -160,7 +160,7 @@ START_TEST(the_next_engine_gets_it_again)
 	job_on_engine_down(job, now);
 	job_tick(job, now);
 	ck_assert_uint_eq(reported.armed, 0);
-	ck_assert_int_eq(job_on_engine_up(job, &record, now), ST_OK);
+	ck_assert_int_eq(job_on_engine_up(job, &record, 0, now), ST_OK);
 	ck_assert_int_eq(count_sent(ENGINE_GO), 2);
 	ck_assert(newest(ENGINE_GO).armed);
 }

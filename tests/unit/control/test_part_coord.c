@@ -436,6 +436,27 @@ START_TEST(a_report_that_was_overtaken_is_ignored)
 }
 END_TEST
 
+/* Reports that are not counted are compared by what they say. */
+START_TEST(a_later_attempt_takes_a_vote_back)
+{
+	struct report next;
+	node[1].phase = WINDOW_PREPARED;
+	node[1].vote_term = 5;
+	node[1].vote_attempt = 1;
+	tell(1);
+	next = node[1];
+	next.number = 0;
+	snprintf(next.hindrance, REPORT_TEXT, "no room");
+	next.phase = WINDOW_CLOSED;
+	next.vote_attempt = 0;
+	coord_on_report(coord, &next, now);
+	expect_state(JOB_RUNNING, "");
+	next.vote_attempt = 2;
+	coord_on_report(coord, &next, now);
+	expect_state(JOB_STALLED, "part 1: no room");
+}
+END_TEST
+
 Suite *of_parts_suite(void)
 {
 	Suite *s = suite_create("coordinator of parts");
@@ -447,6 +468,7 @@ Suite *of_parts_suite(void)
 	tcase_add_test(c, ages_are_compared_not_clocks);
 	tcase_add_test(c, a_job_is_hindered_while_any_part_is);
 	tcase_add_test(c, a_part_that_fails_ends_the_job);
+	tcase_add_test(c, a_later_attempt_takes_a_vote_back);
 	tcase_add_test(c, a_part_that_has_ended_is_left_alone);
 	tcase_add_test(c, an_order_is_repeated_until_it_was_taken);
 	tcase_add_test(c, late_ranks_are_told_while_there_are_any);

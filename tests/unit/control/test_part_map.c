@@ -4,27 +4,34 @@
 #include "engine/control_page.h"
 
 #include <check.h>
+#include <stdio.h>
 
 Suite *part_map_suite(void);
 
 /* ---- the specification ---- */
 
-START_TEST(more_than_one_part_is_refused)
+START_TEST(a_job_has_at_most_as_many_parts_as_ranks)
 {
-	struct job_spec spec = { .name = "t", .ranks = 3, .micro_size = 1, .master_f32 = true };
+	static const struct {
+		uint32_t ranks, parts, taken; /* 0: refused */
+	} cases[] = { { 3, 0, 1 }, { 3, 1, 1 }, { 3, 3, 3 }, { 3, 4, 0 }, { 64, 16, 16 }, { 64, 17, 0 } };
+	struct job_spec spec = { .name = "t", .micro_size = 1, .master_f32 = true };
 	const char *field = "";
-	char why[200] = "";
+	char why[200] = "", want[200];
 	spec.optim = (struct optim_config){ .type = OPTIM_SGD, .lr = 0.1 };
-	spec.parts = (uint32_t)_i;
+	spec.ranks = cases[_i].ranks;
+	spec.parts = cases[_i].parts;
 	enum status st = job_spec_check(&spec, &field, why, sizeof(why));
-	if (_i < 2) {
+	if (cases[_i].taken) {
 		ck_assert_int_eq(st, ST_OK);
-		ck_assert_uint_eq(spec.parts, 1);
+		ck_assert_uint_eq(spec.parts, cases[_i].taken);
 		return;
 	}
 	ck_assert_int_eq(st, ST_INVALID_SPEC);
 	ck_assert_str_eq(field, "parts");
-	ck_assert_str_eq(why, "parts is 2: more than 1 are refused until engines can sum over parts");
+	snprintf(want, sizeof(want), "parts is %u, must be 1..16, and not more than ranks (%u)", cases[_i].parts,
+		 cases[_i].ranks);
+	ck_assert_str_eq(why, want);
 }
 END_TEST
 
@@ -74,13 +81,32 @@ START_TEST(all_ranks_are_described)
 }
 END_TEST
 
+START_TEST(blocks_are_equal_or_differ_by_one_rank)
+{
+	for (uint32_t ranks = 1; ranks <= 40; ranks++)
+		for (uint32_t n = 1; n <= PART_MAX && n <= ranks; n++) {
+			ck_assert_uint_eq(part_block(ranks, n, 0), 0);
+			ck_assert_uint_eq(part_block(ranks, n, n), ranks);
+			for (uint32_t i = 0; i < n; i++) {
+				uint32_t size = part_block(ranks, n, i + 1) - part_block(ranks, n, i);
+				ck_assert(size == ranks / n || size == ranks / n + 1);
+			}
+		}
+	ck_assert_uint_eq(part_block(7, 3, 1), 2);
+	ck_assert_uint_eq(part_block(7, 3, 2), 4);
+	ck_assert_uint_eq(part_block(SPEC_MAX_RANKS, PART_MAX, PART_MAX), SPEC_MAX_RANKS);
+	ck_assert_uint_eq(part_block(UINT32_MAX, PART_MAX, PART_MAX), UINT32_MAX);
+}
+END_TEST
+
 Suite *part_map_suite(void)
 {
 	Suite *s = suite_create("map of parts");
 	TCase *c = tcase_create("map of parts");
-	tcase_add_loop_test(c, more_than_one_part_is_refused, 0, 3);
+	tcase_add_loop_test(c, a_job_has_at_most_as_many_parts_as_ranks, 0, 6);
 	tcase_add_loop_test(c, bits_go_to_their_ranks_and_back, 0, 7);
 	tcase_add_test(c, all_ranks_are_described);
+	tcase_add_test(c, blocks_are_equal_or_differ_by_one_rank);
 	suite_add_tcase(s, c);
 	return s;
 }

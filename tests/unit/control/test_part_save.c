@@ -296,7 +296,7 @@ static void take_saved(void)
 	asked.number = 0;
 	if (is.passed) {
 		n_passed++;
-		saver_on_passed(&saver);
+		saver_on_passed(&saver, false);
 	} else if (is.status == ST_ENGINE_DOWN) {
 		saver_on_engine_lost(&saver);
 	} else {

@@ -80,7 +80,7 @@ START_TEST(pushes_are_sent_again_in_their_order)
 	control_set_bit(record.counted, spec.max_micro_size, 0, 0);
 	job_on_engine_down(job, now);
 	int before = n_sent;
-	ck_assert_int_eq(job_on_engine_up(job, &record, now), ST_OK);
+	ck_assert_int_eq(job_on_engine_up(job, &record, 0, now), ST_OK);
 	ck_assert_int_eq(n_sent, before + 2);
 	ck_assert(sent[before].micro == 1 && sent[before + 1].micro == 2);
 }
@@ -103,7 +103,7 @@ START_TEST(a_repeat_goes_without_a_slot)
 		job_on_engine_down(job, now);
 		record.rank[0].sgen = 1;
 		memcpy(record.rank[0].session.token, key.token, 16);
-		ck_assert_int_eq(job_on_engine_up(job, &record, now), ST_OK);
+		ck_assert_int_eq(job_on_engine_up(job, &record, 0, now), ST_OK);
 		ck_assert(sent[n_sent - 2].slot == 0 && sent[n_sent - 1].slot == UINT32_MAX);
 		first = sent[n_sent - 2], repeat = sent[n_sent - 1];
 	}
@@ -128,7 +128,7 @@ START_TEST(a_counted_push_is_told_so_after_the_engines_death)
 	record.rank[0].sgen = 1;
 	memcpy(record.rank[0].session.token, key.token, 16);
 	control_set_bit(record.counted, spec.max_micro_size, 0, 0);
-	ck_assert_int_eq(job_on_engine_up(job, &record, now), ST_OK);
+	ck_assert_int_eq(job_on_engine_up(job, &record, 0, now), ST_OK);
 	answer(ENGINE_ADD, DUPLICATE);
 	expect(0, ST_OK, COUNTED);
 	push(1, 0, 0);
@@ -237,7 +237,7 @@ START_TEST(a_flush_of_a_window_that_is_over_is_answered)
 	job_flush(job, 0, &key, 0, now);
 	ck_assert(!replied[0]);
 	record.r.window = 1;
-	ck_assert_int_eq(job_on_engine_up(job, &record, now), ST_OK);
+	ck_assert_int_eq(job_on_engine_up(job, &record, 0, now), ST_OK);
 	ck_assert(replied[0] && !reply_to[0].status);
 }
 END_TEST

@@ -95,7 +95,7 @@ static void start(void)
 static void setup(void)
 {
 	start();
-	ck_assert_int_eq(job_on_engine_up(job, &record, now), ST_OK);
+	ck_assert_int_eq(job_on_engine_up(job, &record, 0, now), ST_OK);
 	attach(0, 40, 0);
 	attach(1, 41, 0);
 	n_sent = 0;
@@ -108,7 +108,7 @@ static void setup_reading(void)
 	record.r.params_ready = 1;
 	record.r.window = 1;
 	record.r.client_pending = 1;
-	ck_assert_int_eq(job_on_engine_up(job, &record, now), ST_OK);
+	ck_assert_int_eq(job_on_engine_up(job, &record, 0, now), ST_OK);
 	job_on_order(job, &run, now);
 	attach(0, 40, 0);
 	attach(1, 41, 0);
@@ -203,7 +203,7 @@ START_TEST(the_giver_stays_over_a_death_of_the_engine)
 	begin(1, 0);
 	begin(0, 10);
 	job_on_engine_down(job, now);
-	ck_assert_int_eq(job_on_engine_up(job, &record, now), ST_OK);
+	ck_assert_int_eq(job_on_engine_up(job, &record, 0, now), ST_OK);
 	struct engine_command *pieces = sent + 1;
 	int n = 0;
 	for (int i = 1; i < n_sent; i++)

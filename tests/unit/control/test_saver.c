@@ -216,19 +216,38 @@ END_TEST
 START_TEST(one_that_comes_too_late_is_asked_for_again)
 {
 	open_saver(0, false);
-	saver_on_passed(&s);
+	saver_on_passed(&s, false);
 	saver_request(&s, request, false);
 	ASKED("wb");
 	for (int i = 0; i < 3; i++) { /* that is no death of an engine */
-		saver_on_passed(&s);
+		saver_on_passed(&s, false);
 		ASKED("");
 		saver_on_boundary(&s, 1, true);
 		ASKED("b");
 	}
 	finish();
 	ASKED("sr+p");
-	saver_on_passed(&s);
+	saver_on_passed(&s, false);
 	ck_assert_int_eq(s.state, SAVER_IDLE);
+}
+END_TEST
+
+/* At one part: what the others have written under the same names goes before the next try, which is the same one. */
+START_TEST(one_that_comes_too_late_for_some_parts_is_swept_first)
+{
+	open_saver(0, false);
+	saver_request(&s, request, true);
+	ASKED("wb");
+	uint64_t id = s.want[0].id;
+	for (int i = 0; i < 3; i++) {
+		saver_on_passed(&s, true);
+		ASKED("w");
+		saver_on_swept(&s, 0);
+		ASKED("b");
+		ck_assert_uint_eq(s.want[0].id, id);
+	}
+	saver_on_engine_lost(&s); /* it has not been tried again for a death */
+	ASKED("w");
 }
 END_TEST
 
@@ -373,6 +392,7 @@ int main(void)
 	tcase_add_test(c, failures_end_one_checkpoint_only);
 	tcase_add_test(c, a_dead_engine_is_tried_once_more);
 	tcase_add_test(c, one_that_comes_too_late_is_asked_for_again);
+	tcase_add_test(c, one_that_comes_too_late_for_some_parts_is_swept_first);
 	tcase_add_test(c, a_step_that_is_saved_is_not_due);
 	tcase_add_test(c, the_end_waits_for_its_checkpoint);
 	tcase_add_loop_test(c, the_end_does_not_repeat_the_last_step, 0, 4);

@@ -38,7 +38,7 @@ START_TEST(processes_are_looked_at_a_few_at_a_time)
 	dead_pid[0] = 1000 + 700;
 	job_on_engine_down(job, now);
 	looks = 0;
-	ck_assert_int_eq(job_on_engine_up(job, &record, now), ST_OK);
+	ck_assert_int_eq(job_on_engine_up(job, &record, 0, now), ST_OK);
 	ck_assert_int_le(looks, 64);
 	int ticks = 0;
 	for (looks = 0; looks < (int)ranks; ticks++) {
@@ -189,7 +189,7 @@ START_TEST(who_waits_for_the_start_hears_what_it_lacks)
 		ck_assert_int_eq(job_set_tensors(job, &tensor, 1, why, sizeof(why)), ST_OK);
 	record.r.params_ready = _i == 4;
 	if (_i > 1) {
-		ck_assert_int_eq(job_on_engine_up(job, &record, now), ST_OK);
+		ck_assert_int_eq(job_on_engine_up(job, &record, 0, now), ST_OK);
 		for (int k = 0; k < n_sent && sent[n_sent - 1].op != ENGINE_ATTACH; k++)
 			n_sent--;
 		answer(ENGINE_ATTACH, 0); /* the session is in force again */
@@ -233,14 +233,14 @@ START_TEST(an_acknowledgement_is_stored_before_it_is_answered)
 {
 	read_gradients(0);
 	job_on_engine_down(job, now);
-	ck_assert_int_eq(job_on_engine_up(job, &record, now), ST_OK);
+	ck_assert_int_eq(job_on_engine_up(job, &record, 0, now), ST_OK);
 	int before = n_sent;
 	job_ack_step(job, 0, &key, 0, now);
 	ck_assert_int_eq(n_sent, before + 1);
 	ck_assert(!replied[0] && !sent[before].last);
 	if (_i) { /* it dies with that */
 		job_on_engine_down(job, now);
-		ck_assert_int_eq(job_on_engine_up(job, &record, now), ST_OK);
+		ck_assert_int_eq(job_on_engine_up(job, &record, 0, now), ST_OK);
 		ck_assert_int_eq(n_sent, before + 2);
 	}
 	answer(ENGINE_ACK_STEP, 0);
@@ -259,7 +259,7 @@ START_TEST(an_acknowledgement_of_a_job_that_ends_is_well)
 	const struct order end = { .job_id = 1, .epoch = 1, .term = 1, .run = true, .window = 1, .want = WANT_END };
 	read_gradients(0);
 	job_on_engine_down(job, now);
-	ck_assert_int_eq(job_on_engine_up(job, &record, now), ST_OK);
+	ck_assert_int_eq(job_on_engine_up(job, &record, 0, now), ST_OK);
 	job_ack_step(job, 0, &key, 0, now);
 	ck_assert(!replied[0]);
 	job_on_order(job, &end, now);
@@ -281,7 +281,7 @@ START_TEST(acknowledgements_outlive_gaccd)
 	char why[200];
 	ck_assert_int_eq(job_new(&job, 1, part_whole(&spec), 7, 2, &session_ports), ST_OK);
 	ck_assert_int_eq(job_set_tensors(job, &tensor, 1, why, sizeof(why)), ST_OK);
-	ck_assert_int_eq(job_on_engine_up(job, &record, now), ST_OK);
+	ck_assert_int_eq(job_on_engine_up(job, &record, 0, now), ST_OK);
 	ck_assert_int_eq(n_sent, _i < 2);
 	ck_assert(_i == 2 || (sent[0].op == ENGINE_ACK_STEP && sent[0].last));
 }
@@ -297,7 +297,7 @@ START_TEST(a_restarted_gaccd_knows_the_last_digest)
 	record.r.window = 1;
 	record.r.params_digest = 0x1234;
 	record.rank[0].sgen = 1;
-	ck_assert_int_eq(job_on_engine_up(job, &record, now), ST_OK);
+	ck_assert_int_eq(job_on_engine_up(job, &record, 0, now), ST_OK);
 	job_wait_step(job, 0, &key, 0, 0, now);
 	ck_assert(replied[0] && !reply_to[0].status);
 	ck_assert_uint_eq(reply_to[0].step.commit.params_digest, 0x1234);
@@ -314,7 +314,7 @@ START_TEST(a_trainer_that_dies_before_it_is_back_is_lost)
 	ck_assert_int_eq(job_set_tensors(job, &tensor, 1, why, sizeof(why)), ST_OK);
 	record.rank[0] = (struct control_rank){ .sgen = 1, .session = { .pid = 42 } };
 	job_take_over(job);
-	ck_assert_int_eq(job_on_engine_up(job, &record, now), ST_OK);
+	ck_assert_int_eq(job_on_engine_up(job, &record, 0, now), ST_OK);
 	last_event[0] = '\0';
 	for (int i = 0; i < 40; i++) {
 		alive = i < 20;
@@ -438,6 +438,7 @@ START_TEST(what_is_shown_of_pushes_is_restored)
 END_TEST
 
 Suite *pushes_suite(void); /* test_pushes.c */
+Suite *run_on_suite(void);
 
 int main(void)
 {
@@ -471,5 +472,5 @@ int main(void)
 	tcase_add_test(c, calls_time_out_some_at_a_time);
 	tcase_add_test(c, processes_are_looked_at_a_few_at_a_time);
 	suite_add_tcase(s, c);
-	return suite_run(s, pushes_suite());
+	return suite_run(s, pushes_suite(), run_on_suite());
 }

@@ -12,6 +12,7 @@
 static struct job_spec spec;
 static struct spec_match match;
 static char why[300];
+static const struct plan_place at = { .job_id = 5, .n_parts = 1, .slots = 2, .threads = 1 };
 
 static void setup(void)
 {
@@ -196,7 +197,7 @@ START_TEST(the_plan_has_the_rules_of_each_tensor)
 	add_init("a");
 	ck_assert_int_eq(tensor_set_init(&set, &spec, t, 3, why, sizeof(why)), ST_OK);
 	ck_assert_int_eq(tensor_set_match(&set, &spec, why, sizeof(why)), ST_OK);
-	ck_assert_int_eq(plan_build(&spec, &set, 5, NULL, 2, 1, &plan), ST_OK);
+	ck_assert_int_eq(plan_build(&spec, &set, &at, &plan), ST_OK);
 	ck_assert_uint_eq(plan_rank_number(plan, 0), 0);
 	ck_assert_int_eq((int)plan_tensors(plan)[0].init.a, 1);
 	ck_assert_int_eq((int)plan_tensors(plan)[1].init.a, 0);
@@ -205,14 +206,16 @@ START_TEST(the_plan_has_the_rules_of_each_tensor)
 	ck_assert_uint_eq(plan->n_ranges, 2);
 	ck_assert_uint_eq(plan_ranges(plan)[0].optim_group, 0);
 	ck_assert_uint_eq(plan_ranges(plan)[1].optim_group, 1);
-	plan_head(&head, &spec, &set.arena, 5, 2, 1);
+	plan_head(&head, &spec, &set.arena, &at);
 	ck_assert_int_eq(plan_segments(&head, NULL, 0), plan_segments(plan, NULL, 0));
 	ck_assert_uint_eq(head.n_tensors, 3);
 	ck_assert_uint_eq(plan->slots_per_rank, spec.slots_per_rank);
 	free(plan);
 	const uint32_t number = 7;
-	ck_assert_int_eq(plan_build(&spec, &set, 5, &number, 2, 1, &plan), ST_OK);
+	const struct plan_place second = { 5, 1, 2, &number, 2, 1 };
+	ck_assert_int_eq(plan_build(&spec, &set, &second, &plan), ST_OK);
 	ck_assert_uint_eq(plan_rank_number(plan, 0), 7);
+	ck_assert(plan->part == 1 && plan->n_parts == 2 && plan->job_id == 5);
 	ck_assert_str_eq(plan_name(plan, &plan_tensors(plan)[2]), "tied");
 	free(plan);
 	tensor_set_fini(&set);
@@ -229,7 +232,7 @@ START_TEST(the_plan_says_what_a_value_that_is_not_finite_does)
 	ck_assert_int_eq(tensor_set_init(&set, &spec, &t, 1, why, sizeof(why)), ST_OK);
 	for (uint32_t i = 0; i < 3; i++) {
 		spec.nonfinite = rule[i];
-		plan_head(&plan, &spec, &set.arena, 5, 2, 1);
+		plan_head(&plan, &spec, &set.arena, &at);
 		ck_assert_uint_eq(plan.reject_nonfinite, i > 0);
 		ck_assert_uint_eq(plan.void_is_error, i == 2);
 	}

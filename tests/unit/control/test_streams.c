@@ -94,7 +94,7 @@ static void start(bool params_ready, uint32_t slots)
 	record.r.micro_size = 4;
 	record.r.loss_scale = 1;
 	record.r.params_ready = params_ready;
-	ck_assert_int_eq(job_on_engine_up(job, &record, now), ST_OK);
+	ck_assert_int_eq(job_on_engine_up(job, &record, 0, now), ST_OK);
 	if (params_ready)
 		job_on_order(job, &run, now);
 	attach(30);

@@ -225,6 +225,45 @@ START_TEST(a_change_says_old_and_new)
 }
 END_TEST
 
+/* What an engine will refuse, or would take for something else, is refused before a job begins. */
+static const struct {
+	double loss_scale, clip_value, lr, gamma;
+	uint64_t steps;
+	const char *field;
+} numbers[] = {
+	{ 1, 0, 0.1, 2, 0, NULL },
+	{ 1e-310, 0, 0.1, 2, 0, "loss_scale" },
+	{ 1e39, 0, 0.1, 2, 0, "loss_scale" },
+	{ 1, 1e-310, 0.1, 2, 0, "clip_value" },
+	{ 1, 1e39, 0.1, 2, 0, "clip_value" },
+	{ 1, 0, 1e39, 2, 0, "optimizer.lr" },
+	{ 1, 0, 0.1, 1e308, 0, "schedule.gamma" },
+	{ 1, 0, 0.1, 2, 4000, "schedule.gamma" },
+	{ 1, 0, 0.1, 2, 400, NULL },
+	{ 1, 0, 0, 1e38, 3, NULL },
+	{ 1, 0, 0.1, 1e-300, 4000, NULL }, /* a learning rate that falls to 0 is good */
+};
+
+START_TEST(numbers_that_no_engine_takes_are_refused)
+{
+	const char *field = NULL;
+	char why[200] = "";
+	struct job_spec s = { .name = "t",
+			      .ranks = 1,
+			      .micro_size = 1,
+			      .master_f32 = true,
+			      .loss_scale = numbers[_i].loss_scale,
+			      .clip_value = numbers[_i].clip_value,
+			      .steps = numbers[_i].steps };
+	s.optim = (struct optim_config){ .type = OPTIM_SGD, .lr = numbers[_i].lr };
+	s.schedule = (struct schedule){ .type = SCHEDULE_STEP, .step_size = 10, .gamma = numbers[_i].gamma };
+	enum status st = job_spec_check(&s, &field, why, sizeof(why));
+	ck_assert_msg(st == (numbers[_i].field ? ST_INVALID_SPEC : ST_OK), "%s", why);
+	if (numbers[_i].field)
+		ck_assert_str_eq(field, numbers[_i].field);
+}
+END_TEST
+
 Suite *values_suite(void)
 {
 	Suite *s = suite_create("values");
@@ -240,6 +279,7 @@ Suite *values_suite(void)
 	tcase_add_loop_test(c, values_are_checked_as_the_specs, 0, sizeof(refused) / sizeof(*refused));
 	tcase_add_test(c, a_job_whose_trainers_step_has_no_lr);
 	tcase_add_test(c, a_change_says_old_and_new);
+	tcase_add_loop_test(c, numbers_that_no_engine_takes_are_refused, 0, sizeof(numbers) / sizeof(*numbers));
 	suite_add_tcase(s, c);
 	return s;
 }

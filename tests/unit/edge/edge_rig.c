@@ -35,7 +35,8 @@ static links_take *const rig_takes[LINK_KINDS] = {
 	[LINK_REPORT] = hosted_take_report,   [LINK_ORDER] = part_take_order, [LINK_PLACEMENT] = parts_take_placement,
 	[LINK_PLACED] = hosted_take_placed,   [LINK_DROP] = parts_take_drop,  [LINK_EVENT] = hosted_take_event,
 	[LINK_TENSORS] = hosted_take_tensors, [LINK_KEPT] = part_take_kept,   [LINK_SAVE] = part_take_save,
-	[LINK_SAVED] = saving_take_saved,     [LINK_VIEW] = hosted_take_view, [LINK_LEDGER] = hosted_take_ledger
+	[LINK_SAVED] = saving_take_saved,     [LINK_VIEW] = hosted_take_view, [LINK_LEDGER] = hosted_take_ledger,
+	[LINK_BLOB] = hosted_take_blob,	      [LINK_BOARD] = part_take_board
 };
 
 static void open_conf(void)
@@ -153,11 +154,16 @@ struct hosted *rig_job(uint64_t id, uint32_t uid, const char *user, void (*chang
 
 struct part *rig_part(struct hosted *h)
 {
+	return rig_part_of(h, 0);
+}
+
+struct part *rig_part_of(struct hosted *h, uint32_t part)
+{
 	struct placing placing = { .status = ST_OK };
 	struct part *p;
 	char why[320];
 	size_t n;
-	void *bytes = placing_pack(h, &n);
+	void *bytes = placing_pack(h, part, &n);
 	placing_open(&placing, &d.node, bytes, n, h->tensors);
 	ck_assert_msg(!placing.status, "%s", placing.why);
 	placing_read(&placing);
@@ -165,7 +171,7 @@ struct part *rig_part(struct hosted *h)
 	ck_assert_int_eq(part_place(&d.node, &placing, d.ports, &p, why, sizeof(why)), ST_OK);
 	placing_fini(&placing);
 	free(bytes);
-	h->place.wanted = true;
-	ck_assert_ptr_eq(hosted_part(h), p);
+	h->part[part].wanted = true;
+	ck_assert_ptr_eq(hosted_part_here(h, part), p);
 	return p;
 }

@@ -23,7 +23,8 @@ void rig_run(void);
  * tensor of RIG_ELEMENTS. `change` may be NULL. */
 struct hosted *rig_job(uint64_t id, uint32_t uid, const char *user, void (*change)(struct Gacc__V1__JobSpec *));
 #define RIG_ELEMENTS 1024
-/* Its part on this node, made from its placement; it has no memory yet. */
+/* Its part on this node, made from its placement; it has no memory yet. Of several parts: one. */
 struct part *rig_part(struct hosted *);
+struct part *rig_part_of(struct hosted *, uint32_t part);
 
 #endif

@@ -10,15 +10,21 @@
 #include "edge/hosted_ports.h"
 #include "edge/hosted_seen.h"
 #include "edge/hosted_tensors.h"
+#include "edge/journal_keep.h"
 #include "edge/links.h"
+#include "edge/part_record.h"
 #include "edge/part_ports.h"
 #include "edge/parts.h"
+#include "edge/stored_check.h"
 #include "engine/channel.h"
 #include "engine/engine.h"
 #include "host/process.h"
 #include "rpc/pool.h"
+#include "runtime/stored.h"
 
+#include <fcntl.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -32,7 +38,7 @@ int pair_engine(void)
 {
 	signal(SIGPIPE, SIG_IGN);
 	log_init("engine", LOG_TEXT, LOG_ERROR);
-	return engine_main(ENGINE_CHANNEL_FD);
+	return engine_main(ENGINE_CHANNEL_FD, NULL);
 }
 
 /* ---- the links ---- */
@@ -46,9 +52,11 @@ static links_take *const takes[LINK_KINDS] = {
 
 static void carry(struct daemon *to, const struct link_message *m)
 {
+	struct link_message carried = *m;
+	carried.away = to == &other;
 	seen.n[m->kind]++;
-	if (!seen.lost[m->kind])
-		takes[m->kind](to, m);
+	if (!seen.lost[m->kind] && !seen.lost_part[m->part % 2])
+		takes[m->kind](to, &carried);
 }
 
 static void to_node(struct daemon *from, const struct link_message *m)
@@ -89,6 +97,61 @@ static void on_reply(void *part, uint64_t call, const struct reply *r)
 
 /* ---- the two gaccds ---- */
 
+/* Its journal is in a folder of its own. */
+static void open_store(void)
+{
+	const struct history_limits limits = { .windows = 100, .events = 100 };
+	char path[SCRATCH_PATH + 64];
+	snprintf(path, sizeof(path), "%s/journal.sqlite", rig_runtime);
+	ck_assert_int_eq(journal_open(path, &other.journal), ST_OK);
+	ck_assert_int_eq(journal_take_incarnation(other.journal, &other.node.incarnation), ST_OK);
+	ck_assert_int_eq(journal_take_term(other.journal, &other.term), ST_OK);
+	ck_assert_int_eq(journal_last_job(other.journal, &other.last_job), ST_OK);
+	ck_assert_int_eq(persist_new(&other.node.loop, other.journal, other.term, &other.persist), ST_OK);
+	snprintf(path, sizeof(path), "%s/history.db", rig_runtime);
+	ck_assert_int_eq(history_open(path, &limits, &other.history), ST_OK);
+	ck_assert_int_eq(recorder_new(&other.node.loop, other.history, &other.recorder), ST_OK);
+}
+
+static void open_node(void)
+{
+	other = (struct daemon){ .node = { .conf = conf }, .ports = &ports };
+	other.posted_tail = &other.posted;
+	ck_assert_int_eq(uv_loop_init(&other.node.loop), 0);
+	ck_assert_int_eq(fdstore_open(&other.node.fdstore, &other.node.stored, &other.node.n_stored), ST_OK);
+	ck_assert_int_eq(fdstore_start(other.node.fdstore, &other.node.loop), ST_OK);
+	ck_assert_int_eq(rpc_pool_new(&other.node.loop, &other.node.pool), ST_OK);
+	uv_idle_init(&other.node.loop, &other.idle);
+	other.idle.data = &other;
+	ck_assert_int_eq(links_new(&other, of_node), ST_OK);
+	open_store();
+}
+
+static void close_node(void)
+{
+	other.node.stopping = true;
+	while (rpc_pool_busy(other.node.pool))
+		uv_run(&other.node.loop, UV_RUN_ONCE);
+	persist_mute(other.persist);
+	daemon_drop_posted(&other);
+	links_free(&other);
+	parts_free_all(&other);
+	part_records_free(&other);
+	ck_assert_ptr_null(other.arriving);
+	recorder_free(other.recorder);
+	history_close(other.history);
+	rpc_quota_fini(&other.node.collected);
+	rpc_pool_free(other.node.pool);
+	persist_free(other.persist);
+	journal_close(other.journal);
+	fdstore_close(other.node.fdstore);
+	uv_close((uv_handle_t *)&other.idle, NULL);
+	uv_run(&other.node.loop, UV_RUN_DEFAULT);
+	ck_assert_int_eq(uv_loop_close(&other.node.loop), 0);
+	free(other.node.stored);
+	free(other.node.part);
+}
+
 void pair_open(void)
 {
 	rig_open();
@@ -98,35 +161,77 @@ void pair_open(void)
 	memset(&seen, 0, sizeof(seen));
 	ports = *part_ports();
 	ports.reply = on_reply;
-	other = (struct daemon){ .node = { .conf = conf, .incarnation = 1 }, .ports = &ports };
-	other.posted_tail = &other.posted;
-	ck_assert_int_eq(uv_loop_init(&other.node.loop), 0);
-	ck_assert_int_eq(fdstore_open(&other.node.fdstore, &other.node.stored, &other.node.n_stored), ST_OK);
-	ck_assert_int_eq(fdstore_start(other.node.fdstore, &other.node.loop), ST_OK);
-	ck_assert_int_eq(rpc_pool_new(&other.node.loop, &other.node.pool), ST_OK);
-	uv_idle_init(&other.node.loop, &other.idle);
-	other.idle.data = &other;
-	ck_assert_int_eq(links_new(&other, of_node), ST_OK);
+	open_node();
 	job = rig_job(JOB, getuid(), "ana", NULL);
 }
 
 void pair_close(void)
 {
-	other.node.stopping = true;
-	while (rpc_pool_busy(other.node.pool))
-		uv_run(&other.node.loop, UV_RUN_ONCE);
-	ck_assert_ptr_null(other.arriving);
-	daemon_drop_posted(&other);
-	links_free(&other);
-	parts_free_all(&other);
-	rpc_pool_free(other.node.pool);
-	fdstore_close(other.node.fdstore);
-	uv_close((uv_handle_t *)&other.idle, NULL);
-	uv_run(&other.node.loop, UV_RUN_DEFAULT);
-	ck_assert_int_eq(uv_loop_close(&other.node.loop), 0);
-	free(other.node.stored);
-	free(other.node.part);
+	close_node();
 	rig_close();
+}
+
+/* ---- the node starts again ---- */
+
+/* The memory that a service manager would have of it. */
+static void take_kept(struct pair_kept *k)
+{
+	for (uint32_t i = 0; i < other.node.n_parts; i++) {
+		const struct part *p = other.node.part[i];
+		for (int s = 0; s < p->mem.n && p->mem.kept; s++) {
+			struct fdstore_fd *at = &k->fd[k->n++];
+			ck_assert_uint_le(k->n, PAIR_KEPT);
+			stored_name(p->id, p->number, p->n_parts, &p->mem.wanted[s], at->name);
+			at->fd = fcntl(p->mem.segment[s].fd, F_DUPFD_CLOEXEC, 3);
+		}
+	}
+}
+
+/* What it has kept of a life before, and nobody has taken. */
+static void take_left(struct pair_kept *k)
+{
+	for (size_t i = 0; i < other.node.n_stored; i++)
+		if (other.node.stored[i].fd >= 0)
+			k->fd[k->n++] = other.node.stored[i];
+}
+
+void pair_stop(struct pair_kept *k)
+{
+	*k = (struct pair_kept){ .n = 0 };
+	take_kept(k);
+	take_left(k);
+	close_node();
+}
+
+void pair_start(const struct pair_kept *k)
+{
+	open_node();
+	other.node.stored = calloc(PAIR_KEPT, sizeof(*other.node.stored));
+	memcpy(other.node.stored, k->fd, k->n * sizeof(*k->fd));
+	other.node.n_stored = k->n;
+	other.node.starting = true;
+	ck_assert_int_eq(part_records_read(&other), ST_OK);
+	ck_assert_int_eq(journal_keep_owners(&other), ST_OK);
+	ck_assert_int_eq(parts_recover(&other), ST_OK);
+	ck_assert_int_eq(journal_keep_check(&other), ST_OK);
+	ck_assert_int_eq(stored_check_taken(&other), ST_OK);
+	other.node.starting = false;
+	stored_drop_strangers(&other);
+}
+
+void pair_restart(void)
+{
+	struct pair_kept k;
+	pair_stop(&k);
+	pair_start(&k);
+}
+
+size_t pair_left(void)
+{
+	size_t n = 0;
+	for (size_t i = 0; i < other.node.n_stored; i++)
+		n += other.node.stored[i].fd >= 0;
+	return n;
 }
 
 void pair_turn(time_t end, const char *what)
@@ -145,7 +250,7 @@ void pair_turn(time_t end, const char *what)
 
 struct part *there(void)
 {
-	return part_find(&other.node, job->id);
+	return part_find(&other.node, job->id, 0);
 }
 
 /* ---- trainers ---- */
@@ -178,9 +283,8 @@ static void wait_ready(const struct session_key *key)
 	ck_assert_msg(!seen.reply[call].status, "%s", seen.reply[call].text);
 }
 
-void pair_push(const struct session_key *key, uint32_t micro, float value)
+uint64_t pair_push_in(const struct session_key *key, uint64_t window, uint32_t micro, float value)
 {
-	wait_ready(key);
 	uint64_t call = seen.calls++;
 	struct part *p = there();
 	uint32_t n, slot = job_session_slots(p->job, key->rank, &n) + micro % 2;
@@ -188,8 +292,15 @@ void pair_push(const struct session_key *key, uint32_t micro, float value)
 	ck_assert_ptr_nonnull(data);
 	for (uint64_t i = 0; i < RIG_ELEMENTS; i++)
 		data[i] = value;
-	const struct push_args a = { .window = job_window(p->job), .micro = micro, .slot = micro % 2, .weight = 1 };
+	const struct push_args a = { .window = window, .micro = micro, .slot = micro % 2, .weight = 1 };
 	job_push(p->job, call, key, &a, node_now());
+	return call;
+}
+
+void pair_push(const struct session_key *key, uint32_t micro, float value)
+{
+	wait_ready(key);
+	uint64_t call = pair_push_in(key, job_window(there()->job), micro, value);
 	UNTIL(seen.answered[call]);
 	ck_assert_msg(!seen.reply[call].status, "%s", seen.reply[call].text);
 	ck_assert_uint_eq(seen.reply[call].push.result, PUSH_COUNTED);

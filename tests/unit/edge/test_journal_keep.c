@@ -47,7 +47,7 @@ static struct fdstore_fd *store(uint64_t id, uint32_t role, const uint8_t *uuid)
 	ck_assert_int_eq(segment_create(&s, id, 1, 1, role, 0, 4096, true, why, sizeof(why)), ST_OK);
 	if (uuid)
 		ck_assert_int_eq(segment_set_owner(&s, uuid, why, sizeof(why)), ST_OK);
-	stored_name(id, &(struct plan_segment){ .role = role }, at->name);
+	stored_name(id, 0, 1, &(struct plan_segment){ .role = role }, at->name);
 	at->fd = fcntl(s.fd, F_DUPFD_CLOEXEC, 3);
 	segment_close(&s);
 	return at;

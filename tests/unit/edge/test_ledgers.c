@@ -97,9 +97,9 @@ START_TEST(a_ledger_is_sent_once)
 	UNTIL(seen.n[LINK_LEDGER]);
 	pair_turn(time(NULL) + 1, "");
 	ck_assert_uint_eq(seen.n[LINK_LEDGER], 1);
-	ck_assert_uint_eq(job->ledger.window, 2);
-	ck_assert_ptr_nonnull(job->ledger.micro); /* and it is empty */
-	ck_assert_uint_eq(job->ledger.total, 0);
+	ck_assert_uint_eq(job->part[0].ledger.window, 2);
+	ck_assert_ptr_nonnull(job->part[0].ledger.micro); /* and it is empty */
+	ck_assert_uint_eq(job->part[0].ledger.total, 0);
 }
 END_TEST
 
@@ -134,10 +134,10 @@ static uint64_t after(struct part_ledger l)
 {
 	size_t n;
 	void *bytes = ledger_pack(&l, &n);
-	const struct link_message m = { LINK_LEDGER, JOB, 0, bytes, n, NULL };
+	const struct link_message m = { LINK_LEDGER, JOB, 0, bytes, n, NULL, false, 0 };
 	hosted_take_ledger(&d, &m);
 	free(bytes);
-	return job->ledger.n;
+	return job->part[0].ledger.n;
 }
 
 START_TEST(portions_are_put_together)
@@ -145,9 +145,9 @@ START_TEST(portions_are_put_together)
 	ck_assert_uint_eq(after(portion(0, 2)), 2);
 	ck_assert_uint_eq(after(portion(2, 1)), 3);
 	ck_assert_uint_eq(after(portion(3, 2)), 5);
-	ck_assert_uint_eq(job->ledger.total, 5);
+	ck_assert_uint_eq(job->part[0].ledger.total, 5);
 	for (int i = 0; i < TOTAL; i++) {
-		const struct history_micro *m = &job->ledger.micro[i];
+		const struct history_micro *m = &job->part[0].ledger.micro[i];
 		ck_assert(m->rank == ranks[i] && m->micro == micro[i] && m->voided == (i == 4));
 		ck_assert(m->weight == 1 + i && m->loss == 6 + i && m->data_key == 11 + (uint64_t)i &&
 			  m->unix_ns == 16 + i);
@@ -208,7 +208,7 @@ START_TEST(ledgers_of_others_are_dropped)
 	ck_assert_uint_eq(AFTER(portion(0, 2), l.epoch = 2), 0);
 	ck_assert_uint_eq(AFTER(portion(0, 2), l.job_id = JOB + 1), 0);
 	ck_assert_uint_eq(AFTER(portion(0, 2), l.part = 1), 0);
-	ck_assert_ptr_null(job->ledger.micro);
+	ck_assert_ptr_null(job->part[0].ledger.micro);
 	ck_assert_uint_eq(AFTER(portion(0, 2), (void)0), 2);
 	ck_assert_uint_eq(AFTER(portion(2, 3), l.incarnation = 4), 2);
 	ck_assert_uint_eq(AFTER(portion(2, 3), l.incarnation = 6), 2);
@@ -217,9 +217,9 @@ START_TEST(ledgers_of_others_are_dropped)
 	ck_assert_uint_eq(AFTER(portion(0, 3), l.window = 2), 2);
 	ck_assert_uint_eq(AFTER(portion(0, 3), (l.incarnation = 6, l.window = 2)), 3); /* of a gaccd started anew */
 	ck_assert_uint_eq(AFTER(portion(0, 1), (l.incarnation = 6, l.window = 4)), 1);
-	const struct link_message m = { LINK_LEDGER, JOB, 0, "\xff", 1, NULL };
+	const struct link_message m = { LINK_LEDGER, JOB, 0, "\xff", 1, NULL, false, 0 };
 	hosted_take_ledger(&d, &m);
-	ck_assert_uint_eq(job->ledger.n, 1);
+	ck_assert_uint_eq(job->part[0].ledger.n, 1);
 }
 END_TEST
 

@@ -4,7 +4,9 @@
 #include "edge/links.h"
 
 #include "base/log.h"
+#include "cluster/board_message.h"
 #include "cluster/link.h"
+#include "coll/coll.h"
 #include "cluster/order_message.h"
 #include "edge/hosted_life.h"
 #include "edge/hosted_ports.h"
@@ -45,6 +47,16 @@ static void on_event(void *ctx, bool warning, const char *reason, int64_t rank, 
 {
 }
 
+/* ---- a board on its way to its part ---- */
+
+static uint32_t n_boards[2];
+
+static void take_board(struct daemon *to, const struct link_message *m)
+{
+	n_boards[m->part]++;
+	part_take_board(to, m);
+}
+
 /* ---- the daemon ---- */
 
 static struct prepared *prepare(void)
@@ -70,25 +82,27 @@ static void setup(void)
 	ck_assert_int_eq(uv_loop_init(&d.node.loop), 0);
 	uv_idle_init(&d.node.loop, &d.idle);
 	d.idle.data = &d;
-	static links_take *const takes[LINK_KINDS] = { [LINK_REPORT] = hosted_take_report,
-						       [LINK_ORDER] = part_take_order,
-						       [LINK_PLACED] = hosted_take_placed,
-						       [LINK_DROP] = parts_take_drop };
+	static links_take *const takes[LINK_KINDS] = {
+		[LINK_REPORT] = hosted_take_report, [LINK_ORDER] = part_take_order, [LINK_PLACED] = hosted_take_placed,
+		[LINK_DROP] = parts_take_drop,	    [LINK_BLOB] = hosted_take_blob, [LINK_BOARD] = take_board
+	};
 	ck_assert_int_eq(links_new(&d, takes), ST_OK);
 	struct prepared *p = prepare();
 	ck_assert_int_eq(hosted_new(&d, HERE, getuid(), "ana", p, &hosted), ST_OK);
 	ck_assert_int_eq(hosted_add(&d, hosted), ST_OK);
 	prepared_free(p);
-	hosted->place.wanted = true;
+	hosted->part[0].wanted = true;
 	const struct part_origin here = {
-		.job = HERE, .epoch = 1, .uid = getuid(), .user = "ana", .text = hosted->text
+		.job = HERE, .epoch = 1, .uid = getuid(), .user = "ana", .n_parts = 1, .text = hosted->text
 	};
 	ck_assert_int_eq(part_new(&d.node, &here, part_ports(), &own), ST_OK);
 	ck_assert_int_eq(part_publish(own), ST_OK);
 	p = prepare();
 	struct specification *text = specification_new(p);
 	prepared_free(p);
-	const struct part_origin o = { .job = ELSEWHERE, .epoch = 1, .uid = getuid(), .user = "ana", .text = text };
+	const struct part_origin o = {
+		.job = ELSEWHERE, .epoch = 1, .n_parts = 1, .uid = getuid(), .user = "ana", .text = text
+	};
 	ck_assert_int_eq(part_new(&d.node, &o, &elsewhere, &part), ST_OK);
 	specification_drop(text);
 	ck_assert_int_eq(part_publish(part), ST_OK);
@@ -214,7 +228,7 @@ START_TEST(an_order_from_elsewhere_reaches_the_part)
 {
 	struct order o = end_of(ELSEWHERE);
 	ck_assert_ptr_null(hosted_find(&d, ELSEWHERE));
-	links_send_order(&d, 0, &o);
+	links_send_order(&d, 0, 0, &o);
 	ck_assert(!job_ended(part->job));
 	run();
 	ck_assert(job_ended(part->job));
@@ -231,7 +245,7 @@ START_TEST(an_order_is_whole)
 	const struct late_rank late[] = { { .rank = 2, .counted = 1, .micro_size = 2, .pid = 55 } };
 	struct order o = { .job_id = ELSEWHERE, .epoch = 1, .term = 3, .number = 9, .late = late, .n_late = 1 };
 	o.run = o.paused = true;
-	links_send_order(&d, 0, &o);
+	links_send_order(&d, 0, 0, &o);
 	run();
 	ck_assert(part->begun); /* from now on its memory must not be lost */
 	ck_assert(job_is_paused(part->job));
@@ -244,7 +258,7 @@ END_TEST
 START_TEST(an_order_for_no_part_is_dropped)
 {
 	struct order o = end_of(UNKNOWN);
-	links_send_order(&d, 0, &o);
+	links_send_order(&d, 0, 0, &o);
 	ck_assert_str_eq(run_and_read_log(), "");
 	ck_assert(!job_ended(part->job) && !job_ended(own->job));
 }
@@ -254,7 +268,7 @@ END_TEST
 START_TEST(an_order_is_answered_over_the_link)
 {
 	struct order o = end_of(HERE);
-	links_send_order(&d, 0, &o);
+	links_send_order(&d, 0, 0, &o);
 	uv_run(&d.node.loop, UV_RUN_NOWAIT);
 	ck_assert(job_ended(own->job));
 	ck_assert(!link_is_empty(d.link));
@@ -262,22 +276,115 @@ START_TEST(an_order_is_answered_over_the_link)
 }
 END_TEST
 
+/* ---- addresses ---- */
+
+/* Job HERE has two parts now, whose engines have lives 21 and 22. */
+static void make_two_parts(void)
+{
+	const struct part_ranks parts[2] = { { 2, (const uint32_t[]){ 0, 1 } }, { 1, (const uint32_t[]){ 2 } } };
+	const struct coord_ports ports = hosted_coord_ports(hosted);
+	coord_free(hosted->coord);
+	hosted->text->spec.parts = hosted->n_parts = 2;
+	free(hosted->part);
+	hosted->part = calloc(2, sizeof(*hosted->part));
+	ck_assert_int_eq(coord_new(&hosted->coord, HERE, hosted->spec, 1, 2, parts, &ports), ST_OK);
+	ck_assert_int_eq(coord_set_collectives(hosted->coord, INT64_C(1000000000)), ST_OK);
+	n_boards[0] = n_boards[1] = 0;
+	hosted->part[0].wanted = hosted->part[1].wanted = true;
+	for (uint32_t i = 0; i < 2; i++) {
+		struct report r = report_of(HERE, progress);
+		r.part = i;
+		r.n_ranks = 0;
+		r.start = START_ALLOCATED;
+		r.life = 21 + i;
+		links_send_report(&d, &r);
+	}
+}
+
+static struct part_blob blob_of(uint32_t part_number)
+{
+	return (struct part_blob){ .job_id = HERE,
+				   .epoch = 1,
+				   .part = part_number,
+				   .term = 1,
+				   .comm = 1,
+				   .life = 21 + part_number,
+				   .bytes = "secret",
+				   .n = 6 };
+}
+
+START_TEST(addresses_of_all_engines_go_to_all_parts)
+{
+	make_two_parts();
+	for (uint32_t i = 0; i < 2; i++) {
+		const struct part_blob b = blob_of(i);
+		ck_assert_uint_eq(n_boards[0], 0);
+		links_send_blob(&d, &b);
+		run();
+	}
+	ck_assert(n_boards[0] == 1 && n_boards[1] == 1);
+}
+END_TEST
+
+START_TEST(addresses_of_unknown_jobs_are_dropped)
+{
+	struct part_blob b = blob_of(0);
+	b.job_id = UNKNOWN;
+	links_send_blob(&d, &b);
+	const struct coll_address address = { 1, "secret", 6 };
+	const struct part_board board = { UNKNOWN, 1, 1, 1, 1, &address };
+	links_send_board(&d, 0, 0, &board);
+	b.job_id = HERE; /* which has one part and forms no communicator */
+	links_send_blob(&d, &b);
+	ck_assert_str_eq(run_and_read_log(), "");
+}
+END_TEST
+
+/* ... and nothing of them is shown. */
+START_TEST(addresses_beyond_the_jobs_bounds_are_refused)
+{
+	static const char *const texts[] = {
+		"an address about part 0 is dropped: PartBlob.part is another one",
+		"an address about part 0 is dropped: PartBlob.part is 2, and the job has 2 parts"
+	};
+	const char *log;
+	size_t n;
+	make_two_parts();
+	for (uint32_t i = 0; i < 2; i++) {
+		struct part_blob b = blob_of(1 + i);
+		void *bytes = blob_pack(&b, &n);
+		links_send(&d, LINK_BLOB, HERE, 0, bytes, n);
+		log = run_and_read_log();
+		ck_assert_msg(strstr(log, texts[i]), "%s", log);
+		ck_assert_ptr_null(strstr(log, "secret"));
+	}
+	const struct coll_address address[2] = { { 1, "secret", 6 }, { 2, "secret", 6 } };
+	const struct part_board board = { HERE, 1, 1, 1, 2, address };
+	links_send_board(&d, 0, 0, &board); /* the part here is the only one, as far as it knows */
+	log = run_and_read_log();
+	ck_assert_msg(strstr(log, "a board of addresses about part 0 is dropped: PartBoard.part has 2 addresses, and "
+				  "the job has 1"),
+		      "%s", log);
+	ck_assert_ptr_null(strstr(log, "secret"));
+}
+END_TEST
+
 /* ---- what cannot be read ---- */
 
-static void send_bytes(enum link_kind kind, uint64_t job, const char *bytes, size_t n)
+static void send_bytes(enum link_kind kind, uint64_t job, uint32_t number, const char *bytes, size_t n)
 {
 	void *copy = malloc(n);
 	memcpy(copy, bytes, n);
-	ck_assert(link_send(d.link, kind, job, 2, copy, n));
+	ck_assert(link_send(d.link, kind, job, number, copy, n));
 }
 
 START_TEST(malformed_messages_are_logged_and_dropped)
 {
-	send_bytes(LINK_ORDER, ELSEWHERE, "\xff\xff\xff", 3);
+	send_bytes(LINK_ORDER, ELSEWHERE, 0, "\xff\xff\xff", 3);
 	const char *log = run_and_read_log();
-	ck_assert_msg(strstr(log, "ERROR LinkMessage job=8: an order about part 2 is dropped: ") != NULL, "%s", log);
+	ck_assert_msg(strstr(log, "ERROR LinkMessage job=8: an order about part 0 is dropped: ") != NULL, "%s", log);
 	ck_assert(!job_ended(part->job));
-	send_bytes(LINK_REPORT, HERE, "\x0a", 1);
+	send_bytes(LINK_REPORT, HERE, 2, "\x0a", 1);
 	log = run_and_read_log();
 	ck_assert_msg(strstr(log, "ERROR LinkMessage job=7: a report about part 2 is dropped: ") != NULL, "%s", log);
 	struct report r = report_of(HERE, progress); /* nothing is stuck behind them */
@@ -294,7 +401,7 @@ START_TEST(orders_beyond_the_jobs_bounds_are_refused)
 	struct order o = end_of(ELSEWHERE);
 	o.late = late;
 	o.n_late = 1;
-	links_send_order(&d, 0, &o);
+	links_send_order(&d, 0, 0, &o);
 	const char *log = run_and_read_log();
 	ck_assert_msg(strstr(log, "an order about part 0 is dropped: ") != NULL, "%s", log);
 	ck_assert(!job_ended(part->job));
@@ -315,7 +422,7 @@ START_TEST(messages_on_their_way_at_the_end)
 	struct report r = report_of(HERE, progress);
 	struct order o = end_of(ELSEWHERE);
 	links_send_report(&d, &r);
-	links_send_order(&d, 0, &o);
+	links_send_order(&d, 0, 0, &o);
 }
 END_TEST
 
@@ -325,6 +432,9 @@ int main(void)
 	TCase *t = tcase_create("links");
 	suite_add_tcase(s, t);
 	tcase_add_checked_fixture(t, setup, teardown);
+	tcase_add_test(t, addresses_of_all_engines_go_to_all_parts);
+	tcase_add_test(t, addresses_of_unknown_jobs_are_dropped);
+	tcase_add_test(t, addresses_beyond_the_jobs_bounds_are_refused);
 	tcase_add_test(t, a_report_reaches_the_coordinator);
 	tcase_add_test(t, reports_keep_their_order);
 	tcase_add_test(t, a_report_of_an_unknown_job_is_dropped);

@@ -11,6 +11,8 @@
 #include <check.h>
 #include <string.h>
 
+Suite *admission_suite(void);
+
 #define MIB (UINT64_C(1) << 20)
 enum { HERE = 7, OTHER = 8 };
 
@@ -25,7 +27,9 @@ static void setup(void)
 	conf->limits.host_memory = MIB;
 	job = rig_job(HERE, 1000, "ana", NULL);
 	part = rig_part(job);
-	const struct part_origin o = { .job = 99, .epoch = 1, .uid = 1000, .user = "ana", .text = job->text };
+	const struct part_origin o = {
+		.job = 99, .epoch = 1, .n_parts = 1, .uid = 1000, .user = "ana", .text = job->text
+	};
 	ck_assert_int_eq(part_new(&d.node, &o, part_ports(), &alone), ST_OK);
 	why[0] = '\0';
 }
@@ -192,6 +196,8 @@ END_TEST
 
 START_TEST(a_part_that_is_up_changes_what_is_shown)
 {
+	part->ports.placed(part, ST_OK, NULL); /* its first view is news, too */
+	rig_run();
 	job->changed = false;
 	alone->ports.placed(alone, ST_OK, NULL);
 	rig_run();
@@ -218,5 +224,5 @@ int main(void)
 	tcase_add_test(t, an_event_is_of_the_window_of_its_part);
 	tcase_add_test(t, wrong_events_are_dropped);
 	tcase_add_test(t, a_part_that_is_up_changes_what_is_shown);
-	return suite_run(s);
+	return suite_run(s, admission_suite());
 }

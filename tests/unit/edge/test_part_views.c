@@ -21,7 +21,8 @@ Suite *views_suite(void);
 static void run_job(void)
 {
 	placing_send(job, node_now());
-	UNTIL(there() && coord_phase(job->coord) == COORD_COLLECT && job->seen && job->seen->view.engine_pid);
+	UNTIL(there() && coord_phase(job->coord) == COORD_COLLECT && job->part[0].seen &&
+	      job->part[0].seen->view.engine_pid);
 }
 
 static uint64_t bytes_of_buffers(const struct part_view *v)
@@ -37,7 +38,7 @@ START_TEST(it_is_seen_by_its_view)
 	ck_assert_uint_eq(hosted_host_bytes(job), 0);
 	run_job();
 	const struct part *p = there();
-	const struct part_view *v = &job->seen->view;
+	const struct part_view *v = &job->part[0].seen->view;
 	ck_assert_uint_gt(p->mem.bytes, 0);
 	ck_assert_uint_eq(hosted_host_bytes(job), p->mem.bytes);
 	ck_assert_uint_eq(bytes_of_buffers(v), p->mem.bytes);
@@ -57,13 +58,13 @@ END_TEST
 START_TEST(another_engine_is_seen)
 {
 	run_job();
-	int64_t before = job->seen->view.engine_pid;
+	int64_t before = job->part[0].seen->view.engine_pid;
 	ck_assert_int_eq(kill((pid_t)before, SIGKILL), 0);
-	UNTIL(!job->seen->view.engine_pid);
-	ck_assert(!job->seen->view.ranks_known); /* what trainers have told the dead one is not reported */
-	UNTIL(job->seen->view.ranks_known);
-	ck_assert_int_ne(job->seen->view.engine_pid, before);
-	ck_assert_uint_eq(job->seen->view.engine_starts, 2);
+	UNTIL(!job->part[0].seen->view.engine_pid);
+	ck_assert(!job->part[0].seen->view.ranks_known); /* what trainers have told the dead one is not reported */
+	UNTIL(job->part[0].seen->view.ranks_known);
+	ck_assert_int_ne(job->part[0].seen->view.engine_pid, before);
+	ck_assert_uint_eq(job->part[0].seen->view.engine_starts, 2);
 }
 END_TEST
 
@@ -107,11 +108,11 @@ START_TEST(many_changes_are_few_views)
 		turns(1);
 	}
 	ck_assert_uint_eq(told(), n + 40);
-	ck_assert_uint_eq(job->seen->view.links, 40);
+	ck_assert_uint_eq(job->part[0].seen->view.links, 40);
 	there()->told.next_ns -= INT64_C(1000000000);
 	turns(5);
 	ck_assert_uint_eq(told(), n + 41);
-	ck_assert_uint_eq(job->seen->view.links, 50);
+	ck_assert_uint_eq(job->part[0].seen->view.links, 50);
 	there()->n_links = 0;
 }
 END_TEST
@@ -127,7 +128,7 @@ static uint64_t after(struct part_view v)
 {
 	size_t n;
 	void *bytes = part_view_pack(&v, &n);
-	const struct link_message m = { LINK_VIEW, JOB, 0, bytes, n, NULL };
+	const struct link_message m = { LINK_VIEW, JOB, 0, bytes, n, NULL, false, 0 };
 	hosted_take_view(&d, &m);
 	free(bytes);
 	return hosted_host_bytes(job);
@@ -146,7 +147,7 @@ START_TEST(overtaken_views_are_dropped)
 	ck_assert_uint_eq(AFTER(3000, v.number = 4), 3000);
 	ck_assert_uint_eq(AFTER(4000, (v.incarnation = 6, v.number = 1)), 4000); /* of a gaccd that has started anew */
 	ck_assert_uint_eq(AFTER(5000, v.number = 100), 4000);
-	ck_assert_int_le(node_now().mono_ns - job->seen->heard_ns, INT64_C(1000000000));
+	ck_assert_int_le(node_now().mono_ns - job->part[0].seen->heard_ns, INT64_C(1000000000));
 }
 END_TEST
 
@@ -174,7 +175,7 @@ START_TEST(views_of_others_are_dropped)
 	ck_assert_uint_eq(AFTER(2000, v.epoch = 2), 0);
 	ck_assert_uint_eq(AFTER(2000, v.job_id = JOB + 1), 0);
 	ck_assert_uint_eq(AFTER(2000, v.part = 1), 0);
-	ck_assert_ptr_null(job->seen);
+	ck_assert_ptr_null(job->part[0].seen);
 	ck_assert_uint_eq(AFTER(1000, (void)0), 1000);
 }
 END_TEST
@@ -182,7 +183,7 @@ END_TEST
 START_TEST(a_view_that_cannot_be_read_changes_nothing)
 {
 	ck_assert_uint_eq(after(good()), 1000);
-	const struct link_message m = { LINK_VIEW, JOB, 0, "\xff", 1, NULL };
+	const struct link_message m = { LINK_VIEW, JOB, 0, "\xff", 1, NULL, false, 0 };
 	hosted_take_view(&d, &m);
 	ck_assert_uint_eq(hosted_host_bytes(job), 1000);
 	hosted_drop_machines(job); /* it is over, and its part is no longer its own */
@@ -194,7 +195,7 @@ END_TEST
 
 static void end_here(void)
 {
-	job->place.wanted = false; /* nobody has it: what is said of it comes from the test alone */
+	job->part[0].wanted = false; /* nobody has it: what is said of it comes from the test alone */
 	coord_end(job->coord, ST_CANCELLED, "by ana", node_now());
 	UNTIL(hosted_ended(job));
 }
@@ -208,7 +209,7 @@ static bool retired_after(struct part_view v, int seconds, bool heard)
 		v.number++;
 		if (heard) {
 			after(v);
-			job->seen->heard_ns = now.mono_ns;
+			job->part[0].seen->heard_ns = now.mono_ns;
 		}
 		rig_run();
 		hosted_tick(job, now);
@@ -234,7 +235,7 @@ START_TEST(a_job_stays_until_its_part_has_let_go)
 	v.links = 0;
 	v.number += 100;
 	ck_assert(retired_after(v, 90, true));
-	ck_assert_ptr_null(job->seen);
+	ck_assert_uint_eq(job->n_parts, 0);
 }
 END_TEST
 

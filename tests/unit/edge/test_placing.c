@@ -19,6 +19,8 @@ Suite *restoring_suite(void);
 Suite *saving_suite(void);
 Suite *views_suite(void);
 Suite *ledgers_suite(void);
+Suite *parts_suite(void);
+Suite *parts_seen_suite(void);
 
 /* ---- a job whose part is elsewhere ---- */
 
@@ -28,9 +30,9 @@ START_TEST(a_job_runs_where_it_is_not_coordinated)
 	uint32_t n;
 	placing_send(job, node_now());
 	UNTIL(there() && coord_phase(job->coord) == COORD_COLLECT);
-	ck_assert_ptr_null(hosted_find(&other, JOB)); /* a part without its coordinator */
-	ck_assert_ptr_null(part_find(&d.node, JOB));  /* a coordinator without a part */
-	ck_assert_ptr_null(hosted_part(job));
+	ck_assert_ptr_null(hosted_find(&other, JOB));	/* a part without its coordinator */
+	ck_assert_ptr_null(part_find(&d.node, JOB, 0)); /* a coordinator without a part */
+	ck_assert_ptr_null(hosted_part_here(job, 0));
 	ck_assert_uint_eq(d.node.host_bytes, 0);
 	ck_assert_uint_gt(other.node.host_bytes, 0);
 	ck_assert(seen.n[LINK_PLACED] && !seen.placed.refused && !seen.placed.status);
@@ -85,7 +87,7 @@ START_TEST(a_lost_placement_is_repeated)
 	placing_tick(job, now);
 	UNTIL(there());
 	ck_assert_uint_eq(seen.n[LINK_PLACEMENT], 2);
-	UNTIL(job->place.answered);
+	UNTIL(job->part[0].answered);
 	now.mono_ns += INT64_C(3000000000);
 	placing_tick(job, now);
 	UNTIL(coord_phase(job->coord) == COORD_COLLECT);
@@ -110,15 +112,15 @@ START_TEST(a_large_specification_is_read_in_the_pool)
 {
 	job = rig_job(JOB + 1, getuid(), "ana", with_a_long_label);
 	size_t n;
-	void *bytes = placing_pack(job, &n);
-	const struct link_message m = { LINK_PLACEMENT, JOB + 1, 0, bytes, n, NULL };
+	void *bytes = placing_pack(job, 0, &n);
+	const struct link_message m = { LINK_PLACEMENT, JOB + 1, 0, bytes, n, NULL, false, 0 };
 	parts_take_placement(&other, &m);
 	const struct arriving *first = other.arriving;
 	ck_assert_ptr_nonnull(first);
 	parts_take_placement(&other, &m); /* it is sent again while it is read, and not read once more */
 	ck_assert_ptr_eq(other.arriving, first);
-	ck_assert_ptr_null(part_find(&other.node, JOB + 1));
-	UNTIL(part_find(&other.node, JOB + 1));
+	ck_assert_ptr_null(part_find(&other.node, JOB + 1, 0));
+	UNTIL(part_find(&other.node, JOB + 1, 0));
 	ck_assert_ptr_null(other.arriving);
 	free(bytes);
 }
@@ -128,9 +130,9 @@ START_TEST(a_drop_overtakes_a_placement_that_is_read)
 {
 	job = rig_job(JOB + 1, getuid(), "ana", with_a_long_label);
 	size_t n, n_drop;
-	void *bytes = placing_pack(job, &n), *drop = drop_pack(&(struct drop){ JOB + 1, 1, 0 }, &n_drop);
-	const struct link_message m[] = { { LINK_PLACEMENT, JOB + 1, 0, bytes, n, NULL },
-					  { LINK_DROP, JOB + 1, 0, drop, n_drop, NULL } };
+	void *bytes = placing_pack(job, 0, &n), *drop = drop_pack(&(struct drop){ JOB + 1, 1, 0 }, &n_drop);
+	const struct link_message m[] = { { LINK_PLACEMENT, JOB + 1, 0, bytes, n, NULL, false, 0 },
+					  { LINK_DROP, JOB + 1, 0, drop, n_drop, NULL, false, 0 } };
 	parts_take_placement(&other, &m[0]);
 	parts_take_drop(&other, &m[1]);
 	UNTIL(!other.arriving);
@@ -164,6 +166,15 @@ START_TEST(a_node_without_room_says_so)
 }
 END_TEST
 
+START_TEST(a_node_has_room_for_what_fits_exactly)
+{
+	conf->limits.host_memory = job->place.need;
+	placing_send(job, node_now());
+	UNTIL(seen.n[LINK_PLACED]);
+	ck_assert_msg(!seen.placed.status, "%s", seen.placed.text);
+}
+END_TEST
+
 static void note(uint64_t window)
 {
 	struct decided k = { .commit.window = window, .counted = calloc(2, sizeof(uint64_t)), .n_words = 2 };
@@ -184,7 +195,7 @@ START_TEST(windows_of_a_placement_follow_each_other)
 	ck_assert_uint_eq(p->n_windows, PLACEMENT_MAX_WINDOWS);
 	for (uint32_t i = 0; i < PLACEMENT_MAX_WINDOWS; i++)
 		ck_assert_uint_eq(p->window[i].commit.window, 14 + i);
-	placing_answered(job);
+	placing_answered(job, 0);
 	ck_assert_uint_eq(p->n_windows, 0);
 	ck_assert_ptr_null(p->window);
 }
@@ -205,7 +216,7 @@ static void expect_refused(const struct placement *p, uint64_t sent_for, const c
 {
 	size_t n;
 	void *bytes = placement_pack(p, &n);
-	const struct link_message m = { LINK_PLACEMENT, sent_for, 0, bytes, n, p->tensors };
+	const struct link_message m = { LINK_PLACEMENT, sent_for, 0, bytes, n, p->tensors, false, 0 };
 	uint32_t before = seen.n[LINK_PLACED];
 	parts_take_placement(&other, &m);
 	free(bytes);
@@ -223,7 +234,7 @@ START_TEST(wrong_placements_are_refused)
 	static struct shared one_byte = { .holders = 1, .n = 1, .data = bytes_of_one_byte };
 	char why[320];
 	size_t n;
-	void *bytes = placing_pack(job, &n);
+	void *bytes = placing_pack(job, 0, &n);
 	ck_assert_int_eq(placement_unpack(bytes, n, NULL, &right, why, sizeof(why)), ST_OK);
 	struct placement p = good();
 	uint64_t bits[2] = { 0 };
@@ -238,10 +249,10 @@ START_TEST(wrong_placements_are_refused)
 	REFUSED(p.term = 0, "Placement.term is missing");
 	REFUSED(p.user = "", "Placement.user is missing");
 	REFUSED(p.part = 1, "Placement.part is 1 and heal_from 0, and the job has 1 parts");
-	REFUSED(p.n_parts = 2, "Placement.part is one of 2");
+	REFUSED(p.n_parts = 2, "Placement.part 0 has 2 of 2 ranks, and the job has 2 parts");
 	REFUSED(p.node = "elsewhere", "Placement.node is \"elsewhere\", and this is ");
-	REFUSED((p.rank = one, p.n_ranks = 1), "with 1 of 2 ranks");
-	REFUSED((p.rank = all, p.ranks = 3), "with 2 of 3 ranks");
+	REFUSED((p.rank = one, p.n_ranks = 1), "has 1 of 2 ranks");
+	REFUSED((p.rank = all, p.ranks = 3), "has 2 of 3 ranks");
 	REFUSED(p.max_micro_size = 65, "max_micro_size 65, and its specification has 2 and 64");
 	REFUSED(p.spec.n = 0, "Placement.spec is missing");
 	REFUSED(p.spec.n--, "Placement.spec: ");
@@ -254,11 +265,11 @@ START_TEST(wrong_placements_are_refused)
 	REFUSED(p.heal_from = 1, "heal_from 1");
 	REFUSED((p.window = &window, p.n_windows = 1), "Commit");
 	placement_release(&right);
-	const struct link_message garbage = { LINK_PLACEMENT, JOB, 0, "\xff\xff", 2, NULL };
+	const struct link_message garbage = { LINK_PLACEMENT, JOB, 0, "\xff\xff", 2, NULL, false, 0 };
 	parts_take_placement(&other, &garbage);
 	ck_assert_uint_eq(other.node.n_parts, 0);
 	const struct link_message m = {
-		LINK_PLACEMENT, JOB, 0, bytes, n, NULL
+		LINK_PLACEMENT, JOB, 0, bytes, n, NULL, false, 0
 	}; /* nothing is in the way of a good one */
 	parts_take_placement(&other, &m);
 	ck_assert_ptr_nonnull(there());
@@ -277,9 +288,9 @@ START_TEST(a_refusal_ends_or_sets_aside)
 	const char *reason;
 	size_t n;
 	job->submitted_here = _i;
-	job->place.wanted = true;
+	job->part[0].wanted = true;
 	void *bytes = placed_pack(&no, &n);
-	const struct link_message m = { LINK_PLACED, JOB, 0, bytes, n, NULL };
+	const struct link_message m = { LINK_PLACED, JOB, 0, bytes, n, NULL, false, 0 };
 	hosted_take_placed(&d, &m);
 	UNTIL(hosted_ended(job));
 	ck_assert_int_eq(hosted_state(job, &reason, NULL), JOB_FAILED);
@@ -297,9 +308,9 @@ START_TEST(answers_of_other_epochs_are_dropped)
 	const struct placed old = { .job_id = JOB, .epoch = 2, .refused = true, .status = ST_INTERNAL };
 	size_t n;
 	void *bytes = placed_pack(&old, &n);
-	const struct link_message m = { LINK_PLACED, JOB, 0, bytes, n, NULL };
+	const struct link_message m = { LINK_PLACED, JOB, 0, bytes, n, NULL, false, 0 };
 	hosted_take_placed(&d, &m);
-	ck_assert(!job->place.answered && !job->place.refused);
+	ck_assert(!job->part[0].answered && !job->place.refused);
 	free(bytes);
 }
 END_TEST
@@ -318,9 +329,11 @@ int main(int argc, char **argv)
 	tcase_add_test(t, a_large_specification_is_read_in_the_pool);
 	tcase_add_test(t, a_drop_overtakes_a_placement_that_is_read);
 	tcase_add_test(t, a_node_without_room_says_so);
+	tcase_add_test(t, a_node_has_room_for_what_fits_exactly);
 	tcase_add_test(t, windows_of_a_placement_follow_each_other);
 	tcase_add_test(t, wrong_placements_are_refused);
 	tcase_add_loop_test(t, a_refusal_ends_or_sets_aside, 0, 2);
 	tcase_add_test(t, answers_of_other_epochs_are_dropped);
-	return suite_run(s, tensors_suite(), restoring_suite(), saving_suite(), views_suite(), ledgers_suite());
+	return suite_run(s, tensors_suite(), restoring_suite(), saving_suite(), views_suite(), ledgers_suite(),
+			 parts_suite(), parts_seen_suite());
 }

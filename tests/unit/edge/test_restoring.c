@@ -117,7 +117,7 @@ static void submit(void (*change)(Gacc__V1__JobSpec *))
 	submitted = ST_INTERNAL;
 	ck_assert_ptr_nonnull(submitting_new(&d, job, on_submitted, NULL));
 	restoring_place(job, node_now());
-	ck_assert(!job->place.wanted); /* the manifest comes first */
+	ck_assert(!job->part[0].wanted); /* the manifest comes first */
 }
 
 static size_t n_tensors, n_base;
@@ -136,7 +136,7 @@ START_TEST(a_job_is_restored_where_it_is_not_coordinated)
 	save();
 	submit(_i ? with_checkpoint_alone : with_checkpoint);
 	UNTIL(there() && coord_phase(job->coord) == COORD_COLLECT);
-	ck_assert_ptr_null(hosted_part(job));
+	ck_assert_ptr_null(hosted_part_here(job, 0));
 	ck_assert_int_eq(submitted, ST_OK);
 	ck_assert_uint_eq(coord_window(job->coord), 1);
 	ck_assert_uint_eq(coord_applied_step(job->coord), 1);
@@ -209,7 +209,7 @@ START_TEST(a_job_that_has_begun_is_placed_at_once)
 	job = rig_job(AGAIN, getuid(), "ana", with_checkpoint);
 	job->params_durable = true;
 	restoring_place(job, node_now());
-	ck_assert(job->place.wanted);
+	ck_assert(job->part[0].wanted);
 	UNTIL(there());
 	ck_assert(there()->begun);
 	ck_assert_ptr_null(there()->restore_path);

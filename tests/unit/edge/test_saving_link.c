@@ -207,7 +207,7 @@ START_TEST(a_job_that_never_began_does_not_look_at_the_disk)
 	if (_i) {
 		job = rig_job(JOB + 1, getuid(), "ana", without_tensors);
 		placing_send(job, node_now());
-		UNTIL(there() && job->place.answered && seen.n[LINK_REPORT]);
+		UNTIL(there() && job->part[0].answered && seen.n[LINK_REPORT]);
 	}
 	ck_assert(!saving_ready(job));
 	coord_end(job->coord, ST_CANCELLED, "by a test", node_now());
@@ -234,7 +234,7 @@ static void say(const struct part_saved *is)
 {
 	size_t n;
 	void *bytes = saved_pack(is, &n);
-	const struct link_message m = { LINK_SAVED, JOB, 0, bytes, n, NULL };
+	const struct link_message m = { LINK_SAVED, JOB, 0, bytes, n, NULL, false, 0 };
 	saving_take_saved(&d, &m);
 	free(bytes);
 }
@@ -266,7 +266,7 @@ START_TEST(wrong_answers_are_not_taken)
 	say(&is);
 	ck_assert(SAVED(SAVED_WRITING));
 	if (_i) {
-		const struct link_message m = { LINK_SAVED, JOB, 0, "x", 1, NULL };
+		const struct link_message m = { LINK_SAVED, JOB, 0, "x", 1, NULL, false, 0 };
 		saving_take_saved(&d, &m);
 	} else {
 		say(&good);
@@ -277,7 +277,7 @@ START_TEST(wrong_answers_are_not_taken)
 	say(&good);
 	ck_assert(SAVED(SAVED_FAILED));
 	if (_i) { /* the place is swept, and nothing was asked for: a late one harms nobody */
-		const struct link_message m = { LINK_SAVED, JOB, 0, "x", 1, NULL };
+		const struct link_message m = { LINK_SAVED, JOB, 0, "x", 1, NULL, false, 0 };
 		job->saving->saver.state = SAVER_WRITING;
 		saving_take_saved(&d, &m);
 		ck_assert_int_eq(job->saving->saver.state, SAVER_WRITING);
@@ -292,8 +292,8 @@ START_TEST(a_wish_that_cannot_be_read_is_dropped)
 	struct save w = { .job_id = JOB + 1, .epoch = 1, .term = 1, .number = 1, .path = "/tmp" };
 	size_t n;
 	void *bytes = save_pack(&w, &n);
-	const struct link_message other_job = { LINK_SAVE, JOB, 0, bytes, n, NULL },
-				  none = { LINK_SAVE, JOB, 0, "x", 1, NULL };
+	const struct link_message other_job = { LINK_SAVE, JOB, 0, bytes, n, NULL, false, 0 },
+				  none = { LINK_SAVE, JOB, 0, "x", 1, NULL, false, 0 };
 	part_take_save(&other, &other_job);
 	part_take_save(&other, &none);
 	free(bytes);
@@ -301,7 +301,7 @@ START_TEST(a_wish_that_cannot_be_read_is_dropped)
 	w.job_id = JOB;
 	w.path[0] = '\0'; /* as another version may send it: its sender hears why */
 	bytes = save_pack(&w, &n);
-	const struct link_message strange = { LINK_SAVE, JOB, 0, bytes, n, NULL };
+	const struct link_message strange = { LINK_SAVE, JOB, 0, bytes, n, NULL, false, 0 };
 	part_take_save(&other, &strange);
 	free(bytes);
 	UNTIL(seen.n[LINK_SAVED]);

@@ -27,7 +27,7 @@ static struct part *declared(void)
 	char why[200];
 	job = rig_job(JOB + 1, getuid(), "ana", without_tensors);
 	placing_send(job, node_now());
-	UNTIL(there() && job->place.answered);
+	UNTIL(there() && job->part[0].answered);
 	ck_assert_int_eq(job_set_tensors(there()->job, &w, 1, why, sizeof(why)), ST_OK);
 	ck_assert(!there()->mem.allocating);
 	job_allocate(there()->job);
@@ -82,7 +82,7 @@ static void answer(uint64_t of, uint64_t epoch, enum status st)
 	const struct tensors_kept k = { of, epoch, 0, st };
 	size_t n;
 	void *bytes = tensors_kept_pack(&k, &n);
-	links_send(&d, LINK_KEPT, JOB + 1, 0, bytes, n);
+	links_send_down(&d, 0, LINK_KEPT, JOB + 1, 0, bytes, n, NULL);
 	for (int i = 0; i < 5; i++)
 		pair_turn(time(NULL) + 1, "");
 }

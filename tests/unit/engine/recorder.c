@@ -81,6 +81,20 @@ static enum status inspect(struct arith *a, uint32_t half, struct arith_norm *ou
 	return fails(r, "inspect") ? ST_IO_ERROR : r->real->ops->inspect(r->real, half, out);
 }
 
+static enum status reduce(struct arith *a, struct coll *coll, uint32_t dst, uint32_t src, bool filled)
+{
+	struct recorder *r = recorder(a);
+	say(r, "reduce %u=%u%s; ", dst, src, filled ? "" : " of nothing");
+	return r->real->ops->reduce(r->real, coll, dst, src, filled);
+}
+
+static enum status broadcast(struct arith *a, struct coll *coll, uint32_t root)
+{
+	struct recorder *r = recorder(a);
+	say(r, "broadcast from %u; ", root);
+	return r->real->ops->broadcast(r->real, coll, root);
+}
+
 static enum status scale(struct arith *a, uint32_t dst, uint32_t src, double factor, double clip_value)
 {
 	struct recorder *r = recorder(a);
@@ -161,6 +175,8 @@ static enum status norms(struct arith *a, uint32_t half)
 
 static const struct arith_ops recording = { .add = add,
 					    .inspect = inspect,
+					    .reduce = reduce,
+					    .broadcast = broadcast,
 					    .scale = scale,
 					    .zero_slot = zero_slot,
 					    .put = put,

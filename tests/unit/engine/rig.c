@@ -2,10 +2,9 @@
 /* Segments, the engine process and what goes over its channel; main thread of a test. */
 #include "rig.h"
 
-#include "engine/engine.h"
-
 #include <check.h>
 #include <errno.h>
+#include <limits.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -71,7 +70,9 @@ static void send_start(struct rig *r, const int *fds, int n)
 				    .job_id = RIG_JOB,
 				    .generation = RIG_GENERATION,
 				    .epoch = 1,
-				    .incarnation = 1 };
+				    .incarnation = 1,
+				    .coll_address = "127.0.0.1",
+				    .stall_ns = r->stall_ns };
 	if (r->kernels)
 		snprintf(c.kernels, sizeof(c.kernels), "%s", r->kernels);
 	int packet[ENGINE_MAX_FDS] = { r->plan_fd }, k = 1;
@@ -94,10 +95,12 @@ static void spawn(struct rig *r, const int *fds, int n)
 	if (r->pid == 0) {
 		struct itimerval end = { .it_value = { r->cpu_us / 1000000, r->cpu_us % 1000000 } };
 		close(pair[0]);
+		if (r->config.n_parts > 1) /* the channels of the other parts end with the test */
+			close_range((unsigned)pair[1] + 1, UINT_MAX, 0), close_range(3, (unsigned)pair[1] - 1, 0);
 		setitimer(ITIMER_PROF, &end, NULL); /* 0: off */
 		if (r->few_fds)
 			setrlimit(RLIMIT_NOFILE, &(struct rlimit){ (rlim_t)dup(pair[1]) + 3, 1 << 10 });
-		exit(engine_main(pair[1]));
+		exit(engine_main(pair[1], r->net));
 	}
 	close(pair[1]);
 	r->fd = pair[0];
@@ -175,28 +178,59 @@ void rig_read(struct rig *r)
 
 uint64_t rig_send(struct rig *r, struct engine_command c)
 {
+	return rig_send_with(r, c, NULL);
+}
+
+uint64_t rig_send_with(struct rig *r, struct engine_command c, const void *tail)
+{
 	c.id = ++r->next_id;
 	int rc;
-	while ((rc = packet_send(r->fd, &c, sizeof(c), NULL, 0, NULL, 0)) == -EAGAIN)
+	while ((rc = packet_send(r->fd, &c, sizeof(c), tail, tail ? c.n_present : 0, NULL, 0)) == -EAGAIN)
 		poll(&(struct pollfd){ .fd = r->fd, .events = POLLOUT }, 1, -1);
 	ck_assert_msg(rc == 0 || rc == -EPIPE || rc == -ECONNRESET, "send: %s", strerror(-rc));
 	return c.id;
 }
 
+/* Also PROGRESS. */
+static bool receive(struct rig *r, struct engine_answer *out)
+{
+	struct {
+		struct engine_answer a;
+		unsigned char tail[ENGINE_MAX_TAIL];
+	} p;
+	int rc;
+	while ((rc = packet_recv(r->fd, &p, sizeof(p), NULL, NULL)) == -EAGAIN)
+		poll(&(struct pollfd){ .fd = r->fd, .events = POLLIN }, 1, -1);
+	if (rc == 0 || rc == -ECONNRESET)
+		return false;
+	ck_assert(rc >= (int)sizeof(p.a) && rc == (int)(sizeof(p.a) + p.a.n_tail));
+	memcpy(r->tail, p.tail, p.a.n_tail);
+	*out = p.a;
+	return true;
+}
+
 bool rig_receive(struct rig *r, struct engine_answer *out)
 {
-	for (;;) {
-		int rc = packet_recv(r->fd, out, sizeof(*out), NULL, NULL);
-		if (rc == -EAGAIN) {
-			poll(&(struct pollfd){ .fd = r->fd, .events = POLLIN }, 1, -1);
-			continue;
-		}
-		ck_assert(rc == (int)sizeof(*out) || rc == 0 || rc == -ECONNRESET);
-		if (rc <= 0 || out->op != ENGINE_PROGRESS)
-			return rc > 0;
+	while (receive(r, out)) {
+		if (out->op != ENGINE_PROGRESS)
+			return true;
 		ck_assert(out->id == 0 && r->n_progress < RIG_MAX_PROGRESS);
 		r->progress[r->n_progress++] = *out;
 	}
+	return false;
+}
+
+struct engine_answer rig_progress(struct rig *r)
+{
+	struct engine_answer a;
+	if (!r->n_progress) {
+		ck_assert_msg(receive(r, &a), "the engine is gone");
+		ck_assert_uint_eq(a.op, ENGINE_PROGRESS);
+		return a;
+	}
+	a = r->progress[0];
+	memmove(r->progress, r->progress + 1, --r->n_progress * sizeof(*r->progress));
+	return a;
 }
 
 struct engine_answer rig_call(struct rig *r, struct engine_command c)

@@ -5,6 +5,7 @@
 
 #include "base/packet.h"
 #include "engine/channel.h"
+#include "engine/engine.h"
 #include "engine/memory.h"
 
 #include <sys/types.h>
@@ -22,6 +23,7 @@ struct rig_config {
 	int n_tensors;
 	enum dtype grad_dtype, acc_dtype; /* NONE: the tensor's own; f32 */
 	uint32_t ranks, micro_size, threads;
+	uint32_t part, n_parts; /* of the job; 0, 0: it has one */
 	bool arrival, reject_nonfinite, void_is_error, no_master;
 	struct optim_config optim;
 	unsigned frozen;       /* bit i: tensor i is frozen; bit 16 + i: in a group of lr_scale 0.5 */
@@ -46,6 +48,9 @@ struct rig {
 	uint64_t window, applied_step;
 	struct engine_answer progress[RIG_MAX_PROGRESS]; /* what the engine has said unasked */
 	uint32_t n_progress;
+	const struct engine_net *net; /* of the next engine, and what START says of it */
+	int64_t stall_ns;
+	unsigned char tail[ENGINE_MAX_TAIL]; /* of the last answer that had one */
 };
 
 /* Configurations that most tests start from: two ranks, two micro-batches, SGD with lr 1; a few f32, bf16 and f16
@@ -75,7 +80,10 @@ void rig_read(struct rig *);
 /* Sends a command (id is chosen) and returns the id; waits for any answer, and sets PROGRESS aside; sends and waits for
  * this one's answer. */
 uint64_t rig_send(struct rig *, struct engine_command);
-bool rig_receive(struct rig *, struct engine_answer *out); /* false: the engine is gone */
+uint64_t rig_send_with(struct rig *, struct engine_command, const void *tail); /* n_present bytes */
+bool rig_receive(struct rig *, struct engine_answer *out);		       /* false: the engine is gone */
+/* The next PROGRESS, which was set aside or is waited for; no answer may come before it. */
+struct engine_answer rig_progress(struct rig *);
 struct engine_answer rig_call(struct rig *, struct engine_command);
 
 /* Shortcuts. Session generation is 1 everywhere, slot as above. */

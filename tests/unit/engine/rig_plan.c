@@ -112,6 +112,8 @@ void rig_build_plan(struct rig *r)
 			    .bytes_of_plan = sizeof(*p),
 			    .bytes = bytes,
 			    .job_id = RIG_JOB,
+			    .part = c->part,
+			    .n_parts = c->n_parts ? c->n_parts : 1,
 			    .fingerprint = r->arena.fingerprint,
 			    .ranks = c->ranks,
 			    .max_micro_size = c->micro_size + 3,

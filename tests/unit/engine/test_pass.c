@@ -100,6 +100,9 @@ START_TEST(a_plan_that_reaches_outside_is_refused)
 	BAD(p->ranks = 0);
 	BAD(p->micro_size = p->max_micro_size + 1);
 	BAD(p->ranks = p->max_micro_size = UINT32_MAX);
+	BAD(p->n_parts = 0);
+	BAD(p->part = p->n_parts);
+	BAD(p->n_parts = PLAN_MAX_PARTS + 1);
 	BAD(p->threads = 0);
 	BAD(p->threads = PLAN_MAX_THREADS + 1);
 	BAD(p->slots = 0);
@@ -127,6 +130,27 @@ START_TEST(a_plan_that_reaches_outside_is_refused)
 	ck_assert_int_eq(plan_check(p, sizeof(*p) - 1, why, sizeof(why)), ST_INVALID_ARGUMENT);
 	free(good);
 	rig_close(&rig);
+}
+END_TEST
+
+/* Shares are nearly equal, and their borders are also those of a part that updates alone: no part's block of any kind
+ * is cut in two. */
+START_TEST(the_shares_of_the_parts_cover_the_arena)
+{
+	static const uint64_t sizes[] = { KERNEL_BLOCK, PLAN_SHARE_ALIGN, PLAN_SHARE_ALIGN + KERNEL_BLOCK,
+					  UINT64_C(1000) * PLAN_SHARE_ALIGN - 3 * KERNEL_BLOCK, UINT64_C(1) << 48 };
+	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
+		for (uint32_t parts = 1; parts <= PLAN_MAX_PARTS; parts++) {
+			struct plan p = { .n_elements = sizes[i], .n_parts = parts };
+			uint64_t at[PLAN_MAX_PARTS + 1], fair = sizes[i] / parts;
+			plan_shares(&p, at);
+			ck_assert(at[0] == 0 && at[parts] == sizes[i]);
+			for (uint32_t s = 0; s < parts; s++) {
+				uint64_t n = at[s + 1] - at[s];
+				ck_assert(at[s] <= at[s + 1] && at[s] % PLAN_SHARE_ALIGN == 0);
+				ck_assert(n <= fair + PLAN_SHARE_ALIGN && n + PLAN_SHARE_ALIGN >= fair);
+			}
+		}
 }
 END_TEST
 
@@ -174,7 +198,7 @@ static void halve(void *arg, uint32_t item, uint32_t worker)
 	((float *)arg)[item] = tiny / 100;
 }
 
-START_TEST(workers_flush_subnormals)
+START_TEST(all_workers_flush_subnormals)
 {
 	struct workers *w;
 	float out[64];
@@ -372,8 +396,9 @@ static Suite *pass_suite(void)
 	tcase_set_timeout(t, 60);
 	tcase_add_test(t, segments_of_a_plan_come_in_a_fixed_order);
 	tcase_add_test(t, a_plan_that_reaches_outside_is_refused);
+	tcase_add_test(t, the_shares_of_the_parts_cover_the_arena);
 	tcase_add_loop_test(t, workers_do_every_item_once, 1, 5);
-	tcase_add_test(t, workers_flush_subnormals);
+	tcase_add_test(t, all_workers_flush_subnormals);
 	tcase_add_loop_test(t, one_pass_of_many_is_many_passes_of_one, 0, 8);
 	tcase_add_test(t, bits_do_not_depend_on_threads);
 	tcase_add_loop_test(t, absent_tensors_add_nothing, 0, 12);

@@ -182,6 +182,25 @@ START_TEST(training_goes_on_from_a_checkpoint_as_it_did)
 }
 END_TEST
 
+/* As a part of a job does whose first part saves the rest: the same two files, and no others. */
+START_TEST(a_window_is_saved_alone)
+{
+	const struct engine_command c = { .op = ENGINE_CHECKPOINT, .inside_window = 1, .window_only = 1 };
+	struct rig_config small = config(0);
+	open_trained(&rig, &small);
+	rig_fill_slot(&rig, 0, 50);
+	ck_assert_uint_eq(rig_add(&rig, 0, 0, 1.5).result, COUNTED);
+	struct engine_answer all = answer_to(&rig, send_save(&rig, true));
+	ck_assert_int_eq(checkpoint_remove(path, why, sizeof(why)), ST_OK);
+	struct engine_answer alone = answer_to(&rig, send_tail(&rig, c, path, strlen(path)));
+	ck_assert(!alone.status && !alone.file[CHECKPOINT_MODEL].bytes && !alone.file[CHECKPOINT_OPTIMIZER].bytes);
+	ck_assert(alone.file[CHECKPOINT_CARRY].bytes && alone.count == 1 && alone.applied_step == 2);
+	ck_assert_mem_eq(&alone.file[CHECKPOINT_CARRY], &all.file[CHECKPOINT_CARRY], 2 * sizeof(all.file[0]));
+	ck_assert(!checkpoint_remove(path, why, sizeof(why)) && access(path, F_OK));
+	rig_close(&rig);
+}
+END_TEST
+
 START_TEST(a_checkpoint_holds_the_state_of_its_command)
 {
 	struct rig_config c = config(2);
@@ -257,8 +276,8 @@ START_TEST(protected_memory_may_be_written)
 		memset(rig_data(&rig, roles[i], 0), 0x40 + i, rig_bytes(&rig, roles[i], 0));
 	rig.state.r.x = rig.state.r.filled = 1;
 	rig.state.r.micro_size = 2;
-	ck_assert_int_eq(snapshot_begin(s, &rig.state, path, true, why, sizeof(why)), ST_OK);
-	ck_assert_int_eq(snapshot_begin(s, &rig.state, path, true, why, sizeof(why)), ST_SLOT_BUSY);
+	ck_assert_int_eq(snapshot_begin(s, &rig.state, path, SNAPSHOT_ALL, why, sizeof(why)), ST_OK);
+	ck_assert_int_eq(snapshot_begin(s, &rig.state, path, SNAPSHOT_ALL, why, sizeof(why)), ST_SLOT_BUSY);
 	for (int i = 0; i < 5; i++) {
 		snapshot_protect(s, roles[i]);
 		memset(rig_data(&rig, roles[i], 0), 0, rig_bytes(&rig, roles[i], 0));
@@ -324,7 +343,7 @@ START_TEST(copies_leave_memory_that_others_need)
 	ck_assert_int_eq(workers_new(&w, 2), ST_OK);
 	ck_assert_int_eq(arith_host_open(&arith, &m, "", w), ST_OK);
 	ck_assert_int_eq(snapshot_new(&s, &m, arith, w, soon_gone), ST_OK);
-	ck_assert_int_eq(snapshot_begin(s, &rig.state, path, false, why, sizeof(why)), ST_OK);
+	ck_assert_int_eq(snapshot_begin(s, &rig.state, path, SNAPSHOT_STATE, why, sizeof(why)), ST_OK);
 	poll(&(struct pollfd){ .fd = snapshot_fd(s), .events = POLLIN }, 1, -1);
 	ck_assert_msg(!snapshot_end(s, files, &made, why, sizeof(why)), "%s", why);
 	ck_assert_int_eq(n_looks, 2); /* before, and after 64 chunks: there it stopped */
@@ -467,6 +486,7 @@ int main(void)
 	tcase_set_timeout(c, 60);
 	suite_add_tcase(s, c);
 	tcase_add_loop_test(c, training_goes_on_from_a_checkpoint_as_it_did, 0, 4);
+	tcase_add_test(c, a_window_is_saved_alone);
 	tcase_add_test(c, a_checkpoint_holds_the_state_of_its_command);
 	tcase_add_loop_test(c, protected_memory_may_be_written, 0, 5);
 	tcase_add_loop_test(c, damaged_files_are_refused, 0, 5);

@@ -31,7 +31,7 @@ static enum status save(const struct rig *rig, const struct memory *m, struct ar
 	struct engine_dir made;
 	enum status st = snapshot_new(&s, m, arith, w, plenty);
 	if (!st)
-		st = snapshot_begin(s, &rig->state, path, true, why, sizeof(why));
+		st = snapshot_begin(s, &rig->state, path, SNAPSHOT_ALL, why, sizeof(why));
 	if (!st) {
 		snapshot_protect(s, SEG_STATE1);
 		snapshot_protect(s, SEG_PARAMS);

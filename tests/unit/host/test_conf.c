@@ -177,6 +177,13 @@ START_TEST(mistakes_are_named_with_their_place)
 		"GACC_LISTEN_TCP: listen.tcp: TCP on 127.0.0.1:7420 needs tls.cert, tls.key and tls.ca, or "
 		"listen.token_file");
 	refused("listen: { tcp: here, token_file: /t }", NULL, NULL, ":1:16: listen.tcp: \"here\" must be HOST:PORT");
+	refused("cluster: { coordinator: here }", NULL, NULL, ":1:25: cluster.coordinator: \"here\" must be HOST:PORT");
+	refused("cluster: { coordinator: \"a:7\" }", NULL, NULL,
+		":1:25: cluster.coordinator: a link to a:7 needs tls.cert, tls.key and tls.ca, or cluster.token_file");
+	refused("cluster: { coordinator: \"a:7\", token_file: /t }\nnode: { name: a b }", NULL, NULL,
+		":2:15: node.name: \"a b\" must be 1 to 64 letters, digits and .-_ in a cluster");
+	refused("node: { data_address: host }", NULL, NULL,
+		":1:23: node.data_address: \"host\" must be an IP address, 10.0.0.7 or fd00::7");
 	refused("tls: { cert: a, ca: b }", NULL, NULL, ":1:14: tls: cert, key and ca belong together: key is missing");
 	refused("tls: { ca: b }", NULL, NULL, ":1:12: tls: cert, key and ca belong together: cert is missing");
 	refused("limits: { jobs: 2, jobs_per_user: 3 }", NULL, NULL,

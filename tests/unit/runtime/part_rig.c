@@ -9,6 +9,7 @@
 #include "rpc/pool.h"
 #include "runtime/engine_proc.h"
 #include "runtime/prepared.h"
+#include "support/hanging_net.h"
 #include "support/small_job.h"
 
 #include <fcntl.h>
@@ -38,7 +39,7 @@ int rig_engine(void)
 {
 	signal(SIGPIPE, SIG_IGN);
 	log_init("engine", LOG_TEXT, LOG_ERROR);
-	return engine_main(ENGINE_CHANNEL_FD);
+	return engine_main(ENGINE_CHANNEL_FD, &hanging_net);
 }
 
 /* ---- ports ---- */
@@ -80,7 +81,7 @@ static void on_placed(void *ctx, enum status st, const char *why)
 /* The journal is slower than the call. */
 static void on_kept_late(uv_timer_t *t)
 {
-	struct part *p = part_find(&node, (uint64_t)(uintptr_t)t->data);
+	struct part *p = part_first(&node, (uint64_t)(uintptr_t)t->data);
 	uv_close((uv_handle_t *)t, (uv_close_cb)free);
 	if (p)
 		part_on_tensors_kept(p, answers.kept);
@@ -257,9 +258,13 @@ static struct part *make(uint64_t job, bool bare)
 	struct prepared *ready = prepare();
 	ck_assert_msg(ready->status == ST_OK, "%s", ready->why);
 	struct specification *text = specification_new(ready);
-	const struct part_origin o = {
-		.job = job, .epoch = 1, .uid = getuid(), .user = "ana", .uuid = "of the rig's job", .text = text
-	};
+	const struct part_origin o = { .job = job,
+				       .epoch = 1,
+				       .n_parts = 1,
+				       .uid = getuid(),
+				       .user = "ana",
+				       .uuid = "of the rig's job",
+				       .text = text };
 	ck_assert_int_eq(part_new(&node, &o, &ports, &p), ST_OK);
 	specification_drop(text); /* the part holds it */
 	if (!bare)

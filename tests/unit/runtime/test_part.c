@@ -12,6 +12,7 @@
 Suite *memory_suite(void);
 Suite *tensors_suite(void);
 Suite *place_suite(void);
+Suite *several_suite(void);
 Suite *mailbox_suite(void);
 
 /* ---- from memory to a step ---- */
@@ -230,7 +231,7 @@ START_TEST(one_that_runs_is_hindered_for_as_long_as_it_is_patient)
 	ck_assert_ptr_nonnull(strstr(said.report.hindrance, "; tried again for 600 s"));
 	ck_assert_int_eq(said.report.failed.status, ST_OK);
 	ck_assert_uint_ge(p->engine.starts, RESTARTS_ROW);
-	p->text->spec.stall_abort_ns = 1;
+	p->own.stall_abort_ns = 1;
 	UNTIL(said.report.failed.status);
 	ck_assert_int_eq(said.report.failed.status, ST_ENGINE_FAILED);
 	ck_assert_int_eq(strncmp(said.report.failed.text, "the engine cannot be started (", 30), 0);
@@ -292,5 +293,6 @@ static Suite *life_suite(void)
 int main(int argc, char **argv)
 {
 	RIG_ENGINE(argc, argv);
-	return suite_run(life_suite(), memory_suite(), tensors_suite(), place_suite(), mailbox_suite());
+	return suite_run(life_suite(), memory_suite(), tensors_suite(), place_suite(), several_suite(),
+			 mailbox_suite());
 }

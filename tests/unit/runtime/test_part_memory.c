@@ -18,11 +18,11 @@ START_TEST(parts_are_found_by_their_jobs)
 {
 	static const uint64_t id[] = { 40, 7, UINT64_MAX, 1, 41, 8 };
 	struct part *p[6];
-	ck_assert_ptr_null(part_find(&node, 7));
+	ck_assert_ptr_null(part_find(&node, 7, 0));
 	for (int i = 0; i < 6; i++) {
 		p[i] = rig_part(id[i]);
 		for (int k = 0; k < 6; k++)
-			ck_assert_ptr_eq(part_find(&node, id[k]), k <= i ? p[k] : NULL);
+			ck_assert_ptr_eq(part_find(&node, id[k], 0), k <= i ? p[k] : NULL);
 	}
 	for (uint32_t i = 1; i < node.n_parts; i++)
 		ck_assert_uint_lt(node.part[i - 1]->id, node.part[i]->id);
@@ -30,8 +30,8 @@ START_TEST(parts_are_found_by_their_jobs)
 	part_free(p[2]);
 	part_free(p[3]);
 	for (int k = 0; k < 6; k++)
-		ck_assert_ptr_eq(part_find(&node, id[k]), k == 0 || k == 2 || k == 3 ? NULL : p[k]);
-	ck_assert_ptr_null(part_find(&node, 0));
+		ck_assert_ptr_eq(part_find(&node, id[k], 0), k == 0 || k == 2 || k == 3 ? NULL : p[k]);
+	ck_assert_ptr_null(part_find(&node, 0, 0));
 	ck_assert_uint_eq(node.n_parts, 3);
 	part_free(NULL);
 }
@@ -169,7 +169,7 @@ START_TEST(memory_that_is_let_go_stays_with_the_manager)
 	ck_assert_int_eq(n_kept, n); /* before there was an engine */
 	for (int i = 0; i < n; i++) {
 		struct segment_header h;
-		stored_name(RIG_JOB, &p->mem.wanted[i], name);
+		stored_name(RIG_JOB, 0, 1, &p->mem.wanted[i], name);
 		ck_assert_str_eq(kept[i].name, name);
 		ck_assert_int_eq(segment_peek(kept[i].fd, &h), ST_OK);
 		ck_assert_uint_eq(h.role, p->mem.wanted[i].role);
@@ -399,7 +399,7 @@ START_TEST(damaged_memory_fails_the_job)
 	char why[200];
 	for (int i = 0; i < n_kept; i++) {
 		unsigned role;
-		if (!stored_job(&kept[i], &role) || role != SEG_CONTROL)
+		if (!stored_job(&kept[i], NULL, &role) || role != SEG_CONTROL)
 			continue;
 		ck_assert_int_eq(segment_adopt(&s, dup(kept[i].fd), RIG_JOB, fingerprint, SEG_CONTROL, 0, true, why,
 					       sizeof(why)),

@@ -96,7 +96,7 @@ static struct part *placed(const struct placement *p)
 {
 	struct part *out = NULL;
 	ck_assert_msg(place(p, &out) == ST_OK, "%s", why);
-	ck_assert_ptr_eq(part_find(&node, RIG_JOB), out);
+	ck_assert_ptr_eq(part_find(&node, RIG_JOB, p->part), out);
 	return out;
 }
 
@@ -132,7 +132,8 @@ START_TEST(a_repeated_placement_is_the_same_part)
 	ck_assert_uint_eq(node.n_parts, 1);
 	pm.uuid[3] ^= 1;
 	ck_assert_int_eq(place(&pm, &p), ST_ALREADY_EXISTS);
-	ck_assert_str_eq(why, "Placement.uuid is not that of the job 7 that has a part here");
+	ck_assert_str_eq(why, "Placement.uuid is 6f662075-6865-2072-6967-2773206a6f62, and the job 7 that has a part "
+			      "here has uuid 6f662074-6865-2072-6967-2773206a6f62");
 	pm = of_job();
 	pm.epoch = 2;
 	ck_assert_int_eq(place(&pm, &p), ST_ALREADY_EXISTS);
@@ -365,8 +366,8 @@ START_TEST(wrong_placements_are_refused)
 	struct placement p = of_job();
 	p.cluster[0] = 1, expect_refused(&p, "Placement.cluster is set"), p = of_job();
 	p.node = "x", expect_refused(&p, "Placement.node is \"x\", and this is"), p = of_job();
-	p.n_parts = 2, expect_refused(&p, "Placement.part is one of 2, with 2 of 2 ranks"), p = of_job();
-	p.n_ranks = 1, expect_refused(&p, "Placement.part is one of 1, with 1 of 2 ranks"), p = of_job();
+	p.n_parts = 2, expect_refused(&p, "Placement.part 0 has 2 of 2 ranks, and the job has 2 parts"), p = of_job();
+	p.n_ranks = 1, expect_refused(&p, "Placement.part 0 has 1 of 2 ranks"), p = of_job();
 	p.begin = PLACEMENT_HEAL, expect_refused(&p, "Placement.begin is HEAL"), p = of_job();
 	p.job_id = 0, expect_refused(&p, "Placement.job_id is missing"), p = of_job();
 	p.term = 0, expect_refused(&p, "Placement.term is missing"), p = of_job();

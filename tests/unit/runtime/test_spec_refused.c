@@ -123,7 +123,7 @@ START_TEST(ranges)
 	REFUSED(full.ranks = 65537, "ranks", "ranks is 65537");
 	REFUSED(full.micro_size = 0, "micro_size", "micro_size is 0");
 	REFUSED(full.max_micro_size = 1, "max_micro_size", "max_micro_size is 1");
-	REFUSED(full.parts = 2, "parts", "parts is 2");
+	REFUSED(full.parts = 17, "parts", "parts is 17, must be 1..16");
 	REFUSED(full.slots_per_rank = 3, "slots_per_rank", "slots_per_rank is 3");
 	REFUSED(full.clip_norm = NAN, "clip_norm", "nan");
 	REFUSED(full.loss_scale = INFINITY, "loss_scale", "inf");

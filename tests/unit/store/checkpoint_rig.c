@@ -45,29 +45,26 @@ void write_parts(const char *path, int n_parts, struct checkpoint_file *out)
 
 struct manifest example(void)
 {
-	struct manifest m = { .id = 3,
-			      .job = 7,
-			      .name = "n \"x\"",
-			      .uid = 1000,
-			      .created_unix_ns = 5,
-			      .window = 20,
-			      .applied_step = 12,
-			      .inside_window = true,
-			      .ranks = 4,
-			      .micro_size = 2,
-			      .optimizer = "adamw",
-			      .accumulate_dtype = "f32",
-			      .loss_scale = 1024,
-			      .params_digest = UINT64_MAX,
-			      .count = 3,
-			      .sum_weight = 0.1,
-			      .sum_loss = NAN,
-			      .last_rank = 1,
-			      .lr = 0.3,
-			      .lr_rank = 2,
-			      .spec = "spec",
-			      .n_spec = 4,
-			      .n_last = 4 };
+	struct manifest m = {
+		.id = 3,
+		.job = 7,
+		.name = "n \"x\"",
+		.uid = 1000,
+		.created_unix_ns = 5,
+		.window = 20,
+		.applied_step = 12,
+		.inside_window = true,
+		.ranks = 4,
+		.micro_size = 2,
+		.optimizer = "adamw",
+		.accumulate_dtype = "f32",
+		.loss_scale = 1024,
+		.params_digest = UINT64_MAX,
+		.carry = { .count = 3, .sum_weight = 0.1, .sum_loss = NAN, .last_rank = 1, .lr = 0.3, .lr_rank = 2 },
+		.spec = "spec",
+		.n_spec = 4,
+		.n_last = 4
+	};
 	memcpy(m.uuid, uuid, 16);
 	m.last[0] = (struct manifest_value){ .name = "window", .whole = 19 };
 	m.last[1] = (struct manifest_value){ .name = "digest", .whole = UINT64_C(1) << 63 };

@@ -47,7 +47,7 @@ static enum status operation(struct journal *j, int at)
 
 static uint64_t records_of(int at)
 {
-	return of_script(at) == SCRIPT_BATCH ? 3 : 1;
+	return of_script(at) == SCRIPT_BATCH ? SCRIPT_BATCH_RECORDS : 1;
 }
 
 /* ---- what is expected ---- */

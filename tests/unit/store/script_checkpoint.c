@@ -25,17 +25,18 @@ static void fill(unsigned char *piece, uint64_t id, int part, int number)
 
 /* ---- writing ---- */
 
-static enum status write_part(int dir_fd, uint64_t id, int part, struct checkpoint_file *out)
+static enum status write_part(int dir_fd, uint64_t id, enum checkpoint_part part, int number,
+			      struct checkpoint_file *out)
 {
 	unsigned char piece[PIECE];
 	char why[512] = "";
 	struct checkpoint_writer *w;
-	enum status st = checkpoint_create(dir_fd, (enum checkpoint_part)part, &w, why, sizeof(why));
+	enum status st = checkpoint_create(dir_fd, part, &w, why, sizeof(why));
 	if (st)
 		return st;
 	st = checkpoint_reserve(w, PIECE * PIECES, why, sizeof(why));
 	for (int i = 0; i < PIECES && !st; i++) {
-		fill(piece, id, part, i);
+		fill(piece, id, number, i);
 		st = checkpoint_write(w, piece, PIECE, why, sizeof(why));
 	}
 	if (st) {
@@ -45,16 +46,28 @@ static enum status write_part(int dir_fd, uint64_t id, int part, struct checkpoi
 	return checkpoint_finish(w, out, why, sizeof(why));
 }
 
-static enum status write_parts(const char *partial, uint64_t id, struct manifest *m, struct checkpoint_dir *made)
+/* Some are of two parts, inside a window. */
+static uint32_t n_parts_of(uint64_t id)
+{
+	return id % 2 ? 1 : 2;
+}
+
+/* What one engine writes. */
+static enum status write_parts(const char *partial, uint64_t id, uint32_t of, struct manifest *m,
+			       struct checkpoint_dir *made)
 {
 	int fd;
-	char why[512];
-	enum status st = checkpoint_make_dir(partial, made, &fd, why, sizeof(why));
-	for (int i = 0; i < 2 && !st; i++) {
-		st = write_part(fd, id, i, &m->file[i]);
-		if (st || i == 1)
-			close(fd);
-	}
+	char path[CHECKPOINT_MAX_PATH], why[512];
+	checkpoint_part_path(path, partial, of);
+	enum status st = checkpoint_make_dir(path, made, &fd, why, sizeof(why));
+	if (st)
+		return st;
+	for (int i = of ? CHECKPOINT_CARRY : CHECKPOINT_MODEL; i < CHECKPOINT_PARTS && !st; i++)
+		if (i < CHECKPOINT_CARRY)
+			st = write_part(fd, id, (enum checkpoint_part)i, i, &m->file[i]);
+		else if (n_parts_of(id) > 1)
+			st = write_part(fd, id, (enum checkpoint_part)i, i + (int)of, &m->part[of].file[i]);
+	close(fd);
 	return st;
 }
 
@@ -72,12 +85,14 @@ static struct manifest example(uint64_t id)
 			      .optimizer = "adamw",
 			      .accumulate_dtype = "f32",
 			      .loss_scale = 1024,
-			      .count = 8,
-			      .sum_weight = 0.5,
-			      .last_rank = 1,
+			      .carry = { .count = 8, .sum_weight = 0.5, .last_rank = 1 },
 			      .spec = "spec",
 			      .n_spec = 4 };
 	memcpy(m.uuid, uuid, 16);
+	if (n_parts_of(id) > 1) {
+		m.n_parts = n_parts_of(id);
+		m.inside_window = true;
+	}
 	return m;
 }
 
@@ -92,13 +107,20 @@ enum status script_make(const char *dir, uint64_t id, uint32_t uid)
 	char partial[CHECKPOINT_MAX_PATH], final[CHECKPOINT_MAX_PATH], why[512];
 	uint8_t sum[SHA256_BYTES];
 	struct manifest m = example(id);
-	struct checkpoint_dir made;
+	struct checkpoint_dir made[2];
+	enum status st = ST_OK;
+	const uint32_t n = n_parts_of(id);
 	paths(dir, id, partial, final);
-	enum status st = write_parts(partial, id, &m, &made);
+	for (uint32_t i = 0; i < n && !st; i++)
+		st = write_parts(partial, id, i, &m, &made[i]);
+	for (uint32_t i = 0; i < n && n > 1 && !st; i++)
+		st = checkpoint_gather(partial, &made[0], &made[i], i, &m, why, sizeof(why));
 	if (!st)
-		st = checkpoint_seal(partial, &made, final, &m, uid, getegid(), sum, why, sizeof(why));
-	if (st)
-		checkpoint_remove(partial, why, sizeof(why)); /* may fail, too: the sweep comes */
+		st = checkpoint_seal(partial, &made[0], final, &m, uid, getegid(), sum, why, sizeof(why));
+	for (uint32_t i = 0; i < n && st; i++) {
+		checkpoint_part_path(final, partial, i);
+		checkpoint_remove(final, why, sizeof(why)); /* may fail, too: the sweep comes */
+	}
 	return st;
 }
 
@@ -130,7 +152,8 @@ enum status script_sweep(const char *dir)
 
 /* ---- reading ---- */
 
-static void check_part(const char *final, uint64_t id, int part, const struct manifest *m, uint32_t uid)
+static void check_file(const char *final, uint64_t id, int part, const char *name, const struct checkpoint_file *file,
+		       uint32_t uid)
 {
 	unsigned char want[PIECE], got[PIECE];
 	uint8_t sum[SHA256_BYTES];
@@ -138,7 +161,7 @@ static void check_part(const char *final, uint64_t id, int part, const struct ma
 	int dir_fd, fd;
 	struct sha256 *s = sha256_new();
 	if (!s || checkpoint_open_dir(final, false, &dir_fd, why, sizeof(why)) ||
-	    checkpoint_open_file(dir_fd, (enum checkpoint_part)part, uid, &fd, why, sizeof(why)))
+	    checkpoint_open_file(dir_fd, name, uid, &fd, why, sizeof(why)))
 		script_fail("checkpoint %" PRIu64 " part %d: %s", id, part, why);
 	for (int i = 0; i < PIECES; i++) {
 		fill(want, id, part, i);
@@ -147,11 +170,28 @@ static void check_part(const char *final, uint64_t id, int part, const struct ma
 		sha256_add(s, got, PIECE);
 	}
 	sha256_end(s, sum);
-	if (m->file[part].bytes != PIECE * PIECES || memcmp(sum, m->file[part].sha256, SHA256_BYTES) != 0)
+	if (file->bytes != PIECE * PIECES || memcmp(sum, file->sha256, SHA256_BYTES) != 0)
 		script_fail("checkpoint %" PRIu64 " part %d: the manifest says something else", id, part);
 	sha256_free(s);
 	close(fd);
 	close(dir_fd);
+}
+
+static void check_files(const char *final, uint64_t id, const struct manifest *m, uint32_t uid)
+{
+	const struct checkpoint_file *f;
+	char name[CHECKPOINT_FILE_NAME];
+	uint32_t n = 0;
+	for (uint32_t i = 0; (f = manifest_file(m, i, name)); i++) {
+		if (!f->bytes)
+			continue;
+		/* a part has its number added */
+		check_file(final, id, (int)(i < CHECKPOINT_PARTS ? i : CHECKPOINT_CARRY + (i - 4) % 2 + (i - 4) / 2),
+			   name, f, uid);
+		n++;
+	}
+	if (n != (n_parts_of(id) > 1 ? 6 : 2))
+		script_fail("checkpoint %" PRIu64 " has %u files", id, n);
 }
 
 bool script_is_there(const char *dir, uint64_t id)
@@ -170,8 +210,7 @@ bool script_is_there(const char *dir, uint64_t id)
 		script_fail("checkpoint %" PRIu64 ": %s", id, why);
 	if (m->id != id || m->applied_step != 10 + id)
 		script_fail("checkpoint %" PRIu64 " says that it is %" PRIu64, id, m->id);
-	for (int i = 0; i < 2; i++)
-		check_part(final, id, i, m, uid);
+	check_files(final, id, m, uid);
 	manifest_free(m);
 	return true;
 }

@@ -39,13 +39,29 @@ static enum status window(struct journal *j, uint64_t term, uint64_t number)
 	return journal_commit(j, term, &r, 1);
 }
 
+static struct journal_record part(uint32_t number)
+{
+	static char placement[9000];
+	memset(placement, 'p', sizeof(placement));
+	return (struct journal_record){
+		.kind = JOURNAL_PART,
+		.part = { .job = 5, .part = number, .placement = { placement, sizeof(placement) } }
+	};
+}
+
 static enum status batch(struct journal *j, uint64_t term)
 {
-	struct journal_record r[3] = { job(2),
-				       { .kind = JOURNAL_PARAMS_READY, .params_ready = { 2 } },
-				       { .kind = JOURNAL_END,
-					 .end = { .job = 2, .state = 7, .reason = "cancelled", .unix_ns = 99 } } };
-	return journal_commit(j, term, r, 3);
+	struct journal_record r[] = { job(2),
+				      { .kind = JOURNAL_PARAMS_READY, .params_ready = { 2 } },
+				      { .kind = JOURNAL_END,
+					.end = { .job = 2, .state = 7, .reason = "cancelled", .unix_ns = 99 } },
+				      part(0),
+				      part(1),
+				      { .kind = JOURNAL_PART_TENSORS, .part_tensors = { 5, 1, { "set", 3 } } },
+				      { .kind = JOURNAL_PART_BEGUN, .part_begun = { 5, 1 } },
+				      { .kind = JOURNAL_PART_GONE, .part_gone = { 5, 0 } } };
+	_Static_assert(sizeof(r) / sizeof(*r) == SCRIPT_BATCH_RECORDS, "as the header says");
+	return journal_commit(j, term, r, SCRIPT_BATCH_RECORDS);
 }
 
 static enum status end(struct journal *j, uint64_t term)
@@ -134,6 +150,17 @@ static enum status add_update(void *arg, const struct journal_update *u)
 	return ST_OK;
 }
 
+static enum status add_part(void *arg, const struct journal_part *p)
+{
+	struct script_text *t = arg;
+	t->n += (size_t)snprintf(t->s + t->n, sizeof(t->s) - t->n, "part %" PRIu64 ".%u begun %d", p->job, p->part,
+				 p->begun);
+	add_bytes(t, "placement", p->placement);
+	add_bytes(t, "tensors", p->tensors);
+	t->s[t->n++] = '\n';
+	return ST_OK;
+}
+
 enum status script_describe(struct journal *j, struct script_text *t)
 {
 	uint64_t last = 0;
@@ -146,5 +173,7 @@ enum status script_describe(struct journal *j, struct script_text *t)
 		st = journal_each_window(j, 1, UINT64_MAX, add_window, t);
 	if (!st)
 		st = journal_each_update(j, 1, add_update, t);
+	if (!st)
+		st = journal_each_part(j, add_part, t);
 	return st;
 }

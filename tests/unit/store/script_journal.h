@@ -8,7 +8,8 @@
 #define SCRIPT_WINDOWS 20 /* more than JOURNAL_KEEP_PAYLOADS */
 #define SCRIPT_TERM 1	  /* the operation that takes the term */
 #define SCRIPT_FIRST_WINDOW 6
-#define SCRIPT_BATCH (SCRIPT_FIRST_WINDOW + SCRIPT_WINDOWS) /* of 3 records; all others write one */
+#define SCRIPT_BATCH (SCRIPT_FIRST_WINDOW + SCRIPT_WINDOWS) /* all others write one record */
+#define SCRIPT_BATCH_RECORDS 8
 #define SCRIPT_OPERATIONS (SCRIPT_BATCH + 2)
 
 /* Operation `at`; the term is taken once and kept. */

@@ -27,8 +27,9 @@ START_TEST(a_checkpoint_is_read_as_it_was_sealed)
 	ck_assert_mem_eq(r->spec, "spec", 4);
 	ck_assert_uint_eq(r->n_spec, 4);
 	ck_assert(r->window == 20 && r->applied_step == 12 && r->inside_window && r->ranks == 4 && r->micro_size == 2);
-	ck_assert(r->params_digest == UINT64_MAX && r->count == 3 && r->sum_weight == 0.1 && isnan(r->sum_loss));
-	ck_assert(r->lr == 0.3 && r->lr_rank == 2);
+	ck_assert(r->params_digest == UINT64_MAX && r->carry.count == 3 && r->carry.sum_weight == 0.1 &&
+		  isnan(r->carry.sum_loss));
+	ck_assert(r->carry.lr == 0.3 && r->carry.lr_rank == 2);
 	ck_assert_uint_eq(r->n_last, 4);
 	ck_assert(!r->last[1].is_real && r->last[1].whole == UINT64_C(1) << 63);
 	ck_assert(r->last[2].is_real && r->last[2].real == 1.0 / 3 && r->last[3].real == -INFINITY);
@@ -95,7 +96,7 @@ START_TEST(wrong_manifests_are_refused)
 		const char *from, *to, *says;
 		enum status status;
 	} changes[] = {
-		{ "\"version\": 1", "\"version\": 3", "version 3", ST_VERSION_SKEW },
+		{ "\"version\": 1", "\"version\": 4", "version 4", ST_VERSION_SKEW },
 		{ "\"version\": 1", "\"version\": 0", "version 0", ST_VERSION_SKEW },
 		{ "\"updates\": []", "\"updates\": {}", "\"updates\"", ST_MALFORMED },
 		{ "\"updates\": []", "\"updates\": [{\"window\": 3}]", "\"updates\"", ST_MALFORMED },

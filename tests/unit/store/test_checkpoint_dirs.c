@@ -109,9 +109,9 @@ START_TEST(what_others_put_under_our_names_is_left_alone)
 	ck_assert(stat(name, &s) == 0 && s.st_uid == 65534);
 	ck_assert_int_eq(checkpoint_open_dir(final, false, &fd, why, sizeof(why)), ST_OK);
 	int model;
-	ck_assert_int_eq(checkpoint_open_file(fd, CHECKPOINT_MODEL, 65534, &model, why, sizeof(why)), ST_OK);
+	ck_assert_int_eq(checkpoint_open_file(fd, "model.safetensors", 65534, &model, why, sizeof(why)), ST_OK);
 	close(model);
-	ck_assert_int_eq(checkpoint_open_file(fd, CHECKPOINT_WINDOW, 65534, &model, why, sizeof(why)), ST_MALFORMED);
+	ck_assert_int_eq(checkpoint_open_file(fd, "window.safetensors", 65534, &model, why, sizeof(why)), ST_MALFORMED);
 	ck_assert_msg(strstr(why, "window.safetensors: its owner is not"), "%s", why);
 	close(fd);
 }

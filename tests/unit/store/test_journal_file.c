@@ -40,6 +40,7 @@ START_TEST(an_older_schema_is_brought_up_to_date)
 			" data BLOB NOT NULL, UNIQUE (job, window));"
 			"INSERT INTO payloads (job, window, data) SELECT job, window, data FROM recent; DROP TABLE "
 			"recent;"
+			"DROP TABLE parts; DROP TABLE away;"
 			"PRAGMA user_version = 1",
 			NULL, NULL, NULL),
 		SQLITE_OK);

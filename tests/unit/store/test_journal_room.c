@@ -99,6 +99,8 @@ START_TEST(large_records_leave_the_reserve_alone)
 		over,
 		{ .kind = JOURNAL_VIEW, .view = { 2, large } },
 		{ .kind = JOURNAL_EXITS, .exits = { 2, large } },
+		{ .kind = JOURNAL_PART, .part = { .job = 3, .placement = large } },
+		{ .kind = JOURNAL_PART_TENSORS, .part_tensors = { 3, 0, large } },
 	};
 	ck_assert_int_eq(write1(j, term, job(1)), ST_OK);
 	ck_assert_int_eq(write1(j, term, job(2)), ST_OK);
@@ -121,6 +123,9 @@ START_TEST(new_jobs_and_tensors_do_not_use_the_reserve)
 	ck_assert_int_eq(write1(j, term, job(1)), ST_OK);
 	faulty_vfs_fill(true);
 	ck_assert_int_eq(write1(j, term, tensors), ST_RESOURCE_EXHAUSTED);
+	const struct journal_record part = { .kind = JOURNAL_PART,
+					     .part = { .job = 9000, .placement = { set, 1 << 20 } } };
+	ck_assert_int_eq(write1(j, term, part), ST_RESOURCE_EXHAUSTED);
 	struct journal_record both[2] = { commit(1, 1, 0, term), tensors };
 	ck_assert_int_eq(journal_commit(j, term, both, 2), ST_RESOURCE_EXHAUSTED);
 	enum status st = ST_OK;

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* On which nodes the parts of a job are, of those that its specification names. Private to the edge; loop thread. */
+#ifndef GACC_EDGE_HOSTED_NODES_H
+#define GACC_EDGE_HOSTED_NODES_H
+
+#include "control/spec_nodes.h"
+#include "edge/hosted.h"
+
+/* May a new job with this specification have its parts there? INVALID_SPEC (a node that the cluster does not have, one
+ * that is drained, or ranks that gaccd would launch elsewhere), UNAVAILABLE (one that is not linked). */
+enum status hosted_nodes_check(const struct daemon *, const struct job_spec *, const char **field, char *why,
+			       size_t n_why);
+/* Gives each part of the job the number of its node; a node that has not said Hello yet is awaited.
+ * ST_RESOURCE_EXHAUSTED: there are too many nodes. */
+enum status hosted_nodes_assign(struct hosted *);
+/* The job's parts are no longer wanted: nodes that no other job needs may be forgotten. */
+void hosted_nodes_forget(struct hosted *);
+/* How many of its parts are on this node. */
+uint32_t hosted_parts_here(const struct hosted *);
+/* The name of a part's node. */
+void hosted_node_name(const struct hosted *, uint32_t part, char out[NODE_NAME_MAX + 1]);
+/* The part that has this rank of the job. */
+uint32_t hosted_part_with(const struct hosted *, uint32_t rank);
+
+#endif

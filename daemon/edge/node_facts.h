@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What this gaccd says of its node to the coordinator of the cluster. Private to the edge; loop thread. */
+#ifndef GACC_EDGE_NODE_FACTS_H
+#define GACC_EDGE_NODE_FACTS_H
+
+#include "control/members.h"
+#include "edge/daemon.h"
+
+#define PEER_PROTOCOL 1 /* of gacc.internal.v1 between gaccds */
+
+/* All but term_seen. */
+void node_facts(const struct daemon *, struct member_facts *out);
+struct member_beat node_beat(const struct daemon *);
+/* Of a job, as Hello has them (PartHeld). */
+void node_uuid_halves(const uint8_t uuid[16], uint64_t *high, uint64_t *low);
+
+#endif

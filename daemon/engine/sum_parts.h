@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The sum over all parts of a job: what each part has added, exchanged and gathered, so that all parts have the whole
+ * sum with the same bits.
+ *
+ * S = ((0 + P[0]) + P[1]) + ... + P[D-1], element by element in part order, each addition rounded once to the
+ * accumulator's dtype, subnormals flushed to zero. So the bits depend on how ranks are divided into parts, and on
+ * nothing else. Each part adds its own share (plan_shares) of all parts' sums, and gathers the others' shares.
+ *
+ * Runs on the communication thread, beside whatever does not write the two halves. No lock, no log, no allocation but
+ * the communicator's.
+ */
+#ifndef GACC_ENGINE_SUM_PARTS_H
+#define GACC_ENGINE_SUM_PARTS_H
+
+#include "coll/coll.h"
+#include "engine/plan.h"
+#include "math/kernels.h"
+
+/* Bytes that are sent, summed and gathered as one: equal on all parts, so it is no setting of a node. */
+#define SUM_PARTS_PIECE (UINT64_C(1) << 20)
+
+struct sum_parts;
+
+/* plan (of a job of several parts) and kernels are borrowed. ST_NO_MEMORY. */
+enum status sum_parts_new(struct sum_parts **out, const struct plan *, const struct kernels *);
+void sum_parts_free(struct sum_parts *); /* NULL is fine */
+
+/* dst = the sum over all parts, of which `own` is this one's: two halves of the accumulator. filled: something has been
+ * added to `own`; else it is set to zeros first. Else than ST_OK: the communicator's failure, or what it says of
+ * itself; dst holds anything then. */
+enum status sum_parts_run(struct sum_parts *, struct coll *, void *dst, void *own, bool filled);
+
+#endif

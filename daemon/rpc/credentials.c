@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Makes gRPC's credentials of certificates, keys and authorities in PEM files, which gRPC reads again when they have
+ * changed, and checks the certificate of a coordinator. Loop thread, at the start; the check on any thread. */
+#include "rpc/credentials.h"
+
+#include "base/log.h"
+#include "rpc/revoked.h"
+#include "rpc/role.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <grpc/grpc_security.h>
+#include <grpc/support/alloc.h>
+#include <grpc/support/string_util.h>
+
+#define RELOAD_S 2 /* how often the files are looked at */
+
+bool rpc_is_loopback(const char *address)
+{
+	char host[64];
+	struct in_addr v4;
+	const char *colon = strrchr(address, ':');
+	if (!colon || (size_t)(colon - address) >= sizeof(host))
+		return false;
+	snprintf(host, sizeof(host), "%.*s", (int)(colon - address), address);
+	if (strcmp(host, "[::1]") == 0)
+		return true;
+	return inet_pton(AF_INET, host, &v4) == 1 && ntohl(v4.s_addr) >> 24 == 127;
+}
+
+bool rpc_tls_complete(const struct rpc_tls_files *files)
+{
+	return files->cert && files->key && files->ca;
+}
+
+bool rpc_tls_none(const struct rpc_tls_files *files)
+{
+	return !files->cert && !files->key && !files->ca;
+}
+
+/* ---- files ---- */
+
+/* gRPC reads the files itself, again and again; what it cannot use, it only notes in its log. So they are looked at
+ * before. */
+static bool pem_ok(const char *path, const char *what)
+{
+	char *text = NULL;
+	FILE *file = fopen(path, "re");
+	size_t n = 0;
+	bool read = file && getdelim(&text, &n, 0, file) >= 0;
+	bool ok = read && strstr(text, what);
+	if (!read)
+		log_error("cannot read %s: %s", path, strerror(errno));
+	else if (!ok)
+		log_error("%s: has no \"%s\"", path, what);
+	free(text);
+	if (file)
+		fclose(file);
+	return ok;
+}
+
+/* With a provider that reads the files again when they have changed. NULL: a file cannot be used. */
+static grpc_tls_credentials_options *make_options(const struct rpc_tls_files *files)
+{
+	bool ok = pem_ok(files->cert, "BEGIN CERTIFICATE");
+	ok = pem_ok(files->key, "PRIVATE KEY") && ok;
+	ok = pem_ok(files->ca, "BEGIN CERTIFICATE") && ok;
+	if (!ok)
+		return NULL;
+	grpc_tls_credentials_options *options = grpc_tls_credentials_options_create();
+	grpc_tls_certificate_provider *provider =
+		grpc_tls_certificate_provider_file_watcher_create(files->key, files->cert, files->ca, RELOAD_S);
+	grpc_tls_credentials_options_set_certificate_provider(options, provider);
+	grpc_tls_certificate_provider_release(provider);
+	grpc_tls_credentials_options_watch_root_certs(options);
+	grpc_tls_credentials_options_watch_identity_key_cert_pairs(options);
+	return options;
+}
+
+struct grpc_server_credentials *rpc_tls_server(const struct rpc_tls_files *files)
+{
+	grpc_tls_credentials_options *options = make_options(files);
+	if (!options)
+		return NULL;
+	grpc_tls_credentials_options_set_cert_request_type(options,
+							   GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
+	return grpc_tls_server_credentials_create(options);
+}
+
+/* ---- the coordinator's certificate ---- */
+
+/* Checks the certificate of a server, on any thread of gRPC's. */
+struct verifier {
+	grpc_tls_certificate_verifier_external external;
+	grpc_tls_certificate_verifier *host_name; /* gRPC's own check, which ours would replace */
+};
+
+static bool is_coordinator(const grpc_tls_custom_verification_check_request *request, char **out_why)
+{
+	struct rpc_identity identity = { 0 };
+	for (size_t i = 0; i < request->peer_info.san_names.uri_names_size; i++) {
+		const char *uri = request->peer_info.san_names.uri_names[i];
+		rpc_identity_add(&identity, uri, strlen(uri));
+	}
+	const char *name = request->peer_info.common_name ? request->peer_info.common_name : "";
+	const char *pem = request->peer_info.peer_cert ? request->peer_info.peer_cert : "";
+	char why[512], serial[REVOKED_SERIAL_MAX + 1] = "";
+	if (!revoked_serial(pem, strlen(pem), serial) || revoked_has(serial))
+		snprintf(why, sizeof(why), "certificate \"%.100s\" (serial %s) is revoked", name, serial);
+	else if (identity.is_bad)
+		snprintf(why, sizeof(why), "certificate \"%.100s\": its URIs name several roles, or one without a name",
+			 name);
+	else if (identity.role == RPC_ROLE_NONE)
+		snprintf(why, sizeof(why), "certificate \"%.100s\" has no role; needed: coordinator", name);
+	else if (identity.role != RPC_ROLE_COORDINATOR)
+		snprintf(why, sizeof(why), "certificate \"%.100s\" has the role %s/%s; needed: coordinator", name,
+			 rpc_role_word(identity.role), identity.name);
+	else
+		return true;
+	*out_why = gpr_strdup(why);
+	return false;
+}
+
+static int verify(void *user_data, grpc_tls_custom_verification_check_request *request,
+		  grpc_tls_on_custom_verification_check_done_cb callback, void *callback_arg,
+		  grpc_status_code *out_status, char **out_why)
+{
+	struct verifier *v = user_data;
+	if (!grpc_tls_certificate_verifier_verify(v->host_name, request, callback, callback_arg, out_status, out_why))
+		return 0;
+	if (*out_status == GRPC_STATUS_OK && !is_coordinator(request, out_why))
+		*out_status = GRPC_STATUS_PERMISSION_DENIED;
+	return 1;
+}
+
+static void cancel(void *user_data, grpc_tls_custom_verification_check_request *request)
+{
+}
+
+static void destruct(void *user_data)
+{
+	struct verifier *v = user_data;
+	grpc_tls_certificate_verifier_release(v->host_name);
+	free(v);
+}
+
+static grpc_tls_certificate_verifier *make_verifier(void)
+{
+	struct verifier *v = malloc(sizeof(*v));
+	if (!v)
+		return NULL;
+	*v = (struct verifier){
+		.external = { .user_data = v, .verify = verify, .cancel = cancel, .destruct = destruct },
+		.host_name = grpc_tls_certificate_verifier_host_name_create(),
+	};
+	return grpc_tls_certificate_verifier_external_create(&v->external);
+}
+
+struct grpc_channel_credentials *rpc_tls_client(const struct rpc_tls_files *files)
+{
+	grpc_tls_certificate_verifier *verifier = make_verifier();
+	if (!verifier)
+		return NULL;
+	grpc_tls_credentials_options *options = make_options(files);
+	if (options)
+		grpc_tls_credentials_options_set_certificate_verifier(options, verifier);
+	grpc_tls_certificate_verifier_release(verifier);
+	return options ? grpc_tls_credentials_create(options) : NULL;
+}

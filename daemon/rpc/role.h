@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Roles of certificates, by their subject alternative names: spiffe://CLUSTER/node/NAME, .../coordinator/NAME and
+ * .../admin/NAME. Any cluster is taken: whose certificates count is for the authority to say. Pure. */
+#ifndef GACC_RPC_ROLE_H
+#define GACC_RPC_ROLE_H
+
+#include "rpc/rpc.h"
+
+struct rpc_identity {
+	enum rpc_role role;
+	char name[RPC_ROLE_NAME_MAX + 1];
+	bool is_bad; /* several roles, or a name that is not 1 to 64 letters, digits and ".-_" */
+};
+
+/* Takes one more URI of a certificate into account; those of other kinds change nothing. */
+void rpc_identity_add(struct rpc_identity *identity, const char *uri, size_t n);
+/* "node" */
+const char *rpc_role_word(enum rpc_role role);
+
+#endif
