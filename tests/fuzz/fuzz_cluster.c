@@ -269,7 +269,8 @@ static void try_peer(const Gacc__Internal__V1__PeerMessage *m, struct peer_assem
 	Gacc__Internal__V1__PeerMessage *made = peer_message_make(&p);
 	must(!peer_message_read(made, &again, why, sizeof(why)) && again.kind == p.kind);
 	if (p.kind == PEER_HELLO)
-		must(node_name_ok(p.hello.facts.node, strlen(p.hello.facts.node)) && again.hello.n_held == p.hello.n_held &&
+		must(node_name_ok(p.hello.facts.node, strlen(p.hello.facts.node)) &&
+		     again.hello.n_held == p.hello.n_held &&
 		     !memcmp(p.hello.facts.boot_id, again.hello.facts.boot_id, sizeof(p.hello.facts.boot_id)));
 	if (p.kind == PEER_CARRIED)
 		try_frame(a, &p.carried);
