@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Opens and gives up the mailboxes of all ranks, answers what came from their cells, and wakes the trainers. For
- * boxes_look.c, push.c and window.c; the engine's main thread. */
+/* Takes the mailboxes of all ranks from gaccd, and gives them up. For engine.c and window.c; the engine's main thread.
+ */
 #include "engine/boxes.h"
 
 #include "engine/plan.h"
@@ -67,8 +67,10 @@ void boxes_fence(struct engine *e, uint32_t rank, uint64_t sgen)
 		drop(e, b);
 }
 
-enum status boxes_open(struct engine *e, const struct engine_command *c, const struct mailbox_fds *f, char *why,
-		       size_t n_why)
+/* For a rank of the engine, in the place of what it had; the descriptors are taken, whatever comes of it. ST_NO_MEMORY,
+ * ST_IO_ERROR, ST_SEGMENT_CORRUPT, ST_INVALID_ARGUMENT, with why. */
+static enum status take_over(struct engine *e, const struct engine_command *c, const struct mailbox_fds *f, char *why,
+			     size_t n_why)
 {
 	const struct plan *p = e->mem.plan;
 	struct mailbox m;
@@ -93,8 +95,6 @@ enum status boxes_open(struct engine *e, const struct engine_command *c, const s
 	return ST_OK;
 }
 
-/* ---- answers ---- */
-
 void boxes_list(struct engine *e, uint32_t rank, enum box_list which)
 {
 	struct boxes *b = &e->boxes;
@@ -102,6 +102,54 @@ void boxes_list(struct engine *e, uint32_t rank, enum box_list which)
 		b->list[which][b->n_listed[which]++] = rank;
 	b->rank[rank].listed[which] = true;
 }
+
+/* ---- the command ---- */
+
+/* gaccd sends mailboxes when the job runs: nothing is counted before. */
+static enum status judge(const struct engine *e, const struct engine_command *c, int n_fds, char *why, size_t n_why)
+{
+	const struct control_state *s = &e->state;
+	if (n_fds != BOXES_FDS) {
+		snprintf(why, n_why, "a mailbox with %d descriptors instead of %d (memory, submit, answer)", n_fds,
+			 BOXES_FDS);
+		return ST_INVALID_ARGUMENT;
+	}
+	if (c->rank >= s->r.ranks)
+		return ST_RANK_OUT_OF_RANGE;
+	if (c->epoch != s->r.epoch) {
+		snprintf(why, n_why, "a mailbox of another epoch");
+		return ST_STALE_EPOCH;
+	}
+	if (c->sgen != s->rank[c->rank].sgen)
+		return c->sgen < s->rank[c->rank].sgen ? ST_SESSION_FENCED : ST_SESSION_UNKNOWN;
+	if (s->r.params_ready)
+		return ST_OK;
+	snprintf(why, n_why, "a mailbox, and the parameters are not there yet");
+	return ST_NOT_READY;
+}
+
+void boxes_take(struct engine *e, const struct engine_command *c, const int *fds, int n_fds)
+{
+	char why[sizeof(((struct engine_answer *)0)->text)] = "";
+	enum status st = judge(e, c, n_fds, why, sizeof(why));
+	if (st == ST_OK) {
+		const struct mailbox_fds f = { fds[0], fds[1], fds[2], -1 };
+		st = take_over(e, c, &f, why, sizeof(why));
+	} else {
+		for (int i = 0; i < n_fds; i++)
+			close(fds[i]);
+	}
+	if (st == ST_OK) {
+		/* what lies there is looked at in this turn; the engine before this one may have died between an answer
+		 * and its bell */
+		e->boxes.rank[c->rank].unready = true;
+		boxes_list(e, c->rank, LIST_LOOK);
+		boxes_list(e, c->rank, LIST_RING);
+	}
+	engine_reply(e, c, st, why[0] ? why : NULL);
+}
+
+/* ---- answers ---- */
 
 void boxes_reply(struct engine *e, uint32_t rank, uint32_t cell, struct gacc_box_answer a)
 {
@@ -136,7 +184,7 @@ void boxes_ring(struct engine *e)
 		struct box *of = &b->rank[b->list[LIST_RING][i]];
 		of->listed[LIST_RING] = false;
 		if (of->open)
-			mailbox_ring(&of->mail);
+			box_ring(&of->mail.cells, of->mail.answer);
 	}
 	b->n_listed[LIST_RING] = 0;
 }

@@ -30,7 +30,7 @@ enum box_list {
 /* Of one rank. */
 struct box {
 	bool open;
-	bool unready;	   /* a request waits for a ready word whose bell will not come */
+	bool unready;	   /* to be looked at without a bell: a request waits for its ready word, or it is new */
 	uint64_t flush_id; /* of a FLUSH that waits until what is queued of the rank is answered; 0: none */
 	bool flush_leaves;
 	uint32_t waits; /* a bit for each cell with a WAIT for the open window */
@@ -58,12 +58,10 @@ static inline bool boxes_is_asker(uint64_t asker)
 }
 
 /* ---- boxes.c ---- */
+/* The command MAILBOX; the descriptors are taken, whatever comes of it. */
+void boxes_take(struct engine *, const struct engine_command *, const int *fds, int n_fds);
 /* NULL: the rank has none. */
 struct box *boxes_of(struct engine *, uint32_t rank);
-/* For a rank of the engine, in the place of what it had; the descriptors are taken, whatever comes of it. ST_NO_MEMORY,
- * ST_IO_ERROR, ST_SEGMENT_CORRUPT, ST_INVALID_ARGUMENT, with why. */
-enum status boxes_open(struct engine *, const struct engine_command *, const struct mailbox_fds *, char *why,
-		       size_t n_why);
 /* Gives up the rank's mailbox if it is of an older session than this: from here on nothing of it is read or written. */
 void boxes_fence(struct engine *, uint32_t rank, uint64_t sgen);
 /* Whoever walks a list takes those out of it for which nothing is left to do. */
@@ -92,14 +90,5 @@ void boxes_ring(struct engine *);
 void boxes_wait(struct engine *, uint32_t rank, uint32_t cell, uint64_t window);
 /* A window is over: answers all who wait for it, and wakes them. Costs nothing for ranks that do not wait. */
 void boxes_end_waits(struct engine *);
-
-/* ---- boxes_look.c ---- */
-/* The command MAILBOX; the descriptors are taken, whatever comes of it. */
-void boxes_take(struct engine *, const struct engine_command *, const int *fds, int n_fds);
-/* Takes what one rank has published, whether its bell has rung or not: before a command is judged that must not
- * overtake it. Nothing if it has no mailbox. */
-void boxes_look(struct engine *, uint32_t rank);
-/* The same for those whose ready word has not come yet. */
-void boxes_look_again(struct engine *);
 
 #endif

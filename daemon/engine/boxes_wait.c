@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* WAITs in mailboxes: which can be answered, with which step block, and all of a window's when it is over. For
- * boxes_look.c and step.c; the engine's main thread. */
+ * push.c and step.c; the engine's main thread. */
 #include "engine/boxes.h"
 
 #include "engine/plan.h"

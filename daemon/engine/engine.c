@@ -138,7 +138,7 @@ static enum status start(struct engine *e, const struct engine_command *c, char 
 	if (e->state.r.phase == WINDOW_APPLYING)
 		step_finish(e);
 	engine_show_status(e);
-	push_progress_all(e);
+	standing_show_all(e);
 	e->running = true;
 	log_job(c->job_id, LOG_INFO, "EngineStarted", "window %" PRIu64 ", record %" PRIu64 ", %s kernels, %u threads",
 		e->state.r.window, e->state.r.seq, e->arith->name, e->mem.plan->threads);
@@ -191,11 +191,11 @@ static void dispatch(struct engine *e, const struct packet *p)
 		window_attach(e, c);
 		break;
 	case ENGINE_ADD:
-		boxes_look(e, c->rank); /* the micro-batch before this one may lie in a cell */
+		push_look(e, c->rank); /* the micro-batch before this one may lie in a cell */
 		push_add(e, c, p->present);
 		break;
 	case ENGINE_FLUSH:
-		boxes_look(e, c->rank);
+		push_look(e, c->rank);
 		window_flush(e, c);
 		step_vote_if_due(e);
 		break;
@@ -347,8 +347,8 @@ static void turn(struct engine *e, struct packet *packet)
 	joining_go_on(e, joined);
 	for (int i = 0; i < n; i++)
 		if (ev[i].data.u64 < WATCH_COMM)
-			boxes_look(e, (uint32_t)ev[i].data.u64);
-	boxes_look_again(e);
+			push_look(e, (uint32_t)ev[i].data.u64);
+	push_look_again(e);
 	push_pass(e);
 	window_flush_waiting(e);
 	boxes_ring(e);

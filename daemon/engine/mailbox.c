@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A mailbox as descriptors: makes the memory and the bells, for gaccd and on any thread; opens, watches, rings and
- * drops them, for the engine's main thread. */
+/* A mailbox as descriptors: makes the memory and the bells, for gaccd and on any thread; opens, watches and drops
+ * them, for the engine's main thread. */
 #include "engine/mailbox.h"
-
-#include "proto/failpoint.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -152,20 +150,6 @@ enum status mailbox_watch(struct mailbox *m, int epoll, uint64_t data)
 		return ST_IO_ERROR;
 	m->epoll = epoll;
 	return ST_OK;
-}
-
-/* The counter only grows, as nobody reads it. Should it be full, it is emptied: a write that fails wakes nobody. */
-void mailbox_ring(struct mailbox *m)
-{
-	const uint64_t one = 1;
-	uint64_t all;
-	if (!m->cells.bell_due)
-		return;
-	m->cells.bell_due = false;
-	while (write(m->answer, &one, sizeof(one)) < 0 && errno == EAGAIN)
-		if (read(m->answer, &all, sizeof(all)) < 0 && errno != EAGAIN)
-			break;
-	FAILPOINT(engine_box_rung);
 }
 
 /* The submit bell's file lives on with the trainer, so closing it here would not end its events. */

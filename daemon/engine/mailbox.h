@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A session's mailbox as descriptors: gaccd makes one, the engine maps it, watches its bell and rings the trainer's.
- * What is in the memory: proto/mailbox.h; the cells: mailbox_cells.h.
+/* A session's mailbox as descriptors: gaccd makes one, the engine maps it and watches its bell. What is in the
+ * memory: proto/mailbox.h; the cells and the trainer's bell: mailbox_cells.h.
  *
  * The engine never reads or writes the submit eventfd, whose file the trainer shares: it could be made blocking. The
  * answer eventfd stays with gaccd and the engine; the trainer gets an epoll descriptor that watches it.
@@ -50,8 +50,6 @@ enum status mailbox_open(struct mailbox *out, const struct mailbox_fds *, uint64
 /* From now on `epoll` gives an event with this data when the trainer has rung: once for one or more rings, and once now
  * if it has rung before. ST_IO_ERROR. */
 enum status mailbox_watch(struct mailbox *, int epoll, uint64_t data);
-/* Rings the trainer's bell if it is due. Never blocks. At the end of each turn. */
-void mailbox_ring(struct mailbox *);
 /* Gives the mailbox up: no event comes any more, and nothing is read or written. Open requests are the caller's to
  * forget. */
 void mailbox_drop(struct mailbox *);

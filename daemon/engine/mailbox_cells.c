@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Requests and answers in a mailbox's memory: copies each request once, judges the copy by its shape, and writes
- * answers and step block. For mailbox.c and the engine's turn; the engine's main thread. */
+/* Requests and answers in a mailbox's memory: copies each request once, judges the copy by its shape, writes answers
+ * and step block, and rings the trainer's bell. For push.c and boxes_wait.c; the engine's main thread. */
 #include "engine/mailbox_cells.h"
 
 #include "engine/commit.h"
@@ -8,11 +8,13 @@
 #include "proto/failpoint.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <float.h>
 #include <math.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define FLAGS (GACC_BOX_ZERO_AFTER | GACC_BOX_RINGS)
 
@@ -176,6 +178,20 @@ void box_set_closed(struct box_cells *c)
 {
 	__atomic_store_n(&c->mem->header.closed, 1, __ATOMIC_RELEASE);
 	c->bell_due = true;
+}
+
+/* The counter only grows, as nobody reads it. Should it be full, it is emptied: a write that fails wakes nobody. */
+void box_ring(struct box_cells *c, int bell)
+{
+	const uint64_t one = 1;
+	uint64_t all;
+	if (!c->bell_due)
+		return;
+	c->bell_due = false;
+	while (write(bell, &one, sizeof(one)) < 0 && errno == EAGAIN)
+		if (read(bell, &all, sizeof(all)) < 0 && errno != EAGAIN)
+			break;
+	FAILPOINT(engine_box_rung);
 }
 
 /* ---- cells ---- */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The engine's side of a mailbox's memory (proto/mailbox.h): what a look at a cell finds, and how it is answered.
+/* The engine's side of a mailbox's memory (proto/mailbox.h): what a look at a cell finds, how it is answered,
+ * and the bell that tells the trainer.
  *
  * Pure over memory that another process may change at any moment and in any way: nothing is read twice, no value of it
  * is an index or a length before it is judged, and what was taken is noted here, not there. One thread.
@@ -66,6 +67,10 @@ void box_answer(struct box_cells *, uint32_t cell, uint64_t seq, const struct ga
 
 /* Before the answer to a WAIT for this window. Reserved fields and check are filled in. */
 void box_write_step(struct box_cells *, const struct gacc_box_step *);
+
+/* Rings the trainer's bell, an eventfd that cannot block, if something was written since the last time. At the end of
+ * each turn. */
+void box_ring(struct box_cells *, int bell);
 
 /* Tells the trainer that nothing is read here any more. */
 void box_set_closed(struct box_cells *);

@@ -93,31 +93,33 @@ void engine_show_status(struct engine *);
 /* ST_OK, ST_WINDOW_CLOSED or ST_NOT_CURRENT_WINDOW. */
 enum status engine_check_window(const struct engine *, uint64_t window);
 
+/* standing.c */
+/* Brings the rank's row of struct status_progress up to the record and the queue. */
+void standing_show(struct engine *, uint32_t rank);
+/* Of all ranks, and counts again who owes something: when the record is not the one before with a small change. */
+void standing_show_all(struct engine *);
+/* Whether it may still contribute to the open window. */
+bool standing_owes(const struct engine *, uint32_t rank);
+/* The record in force says for the first time that this many more ranks owe nothing. If they were the last, gaccd is
+ * told, unless it has sent all pushes itself. */
+void standing_owe_nothing(struct engine *, uint32_t n_ranks);
+/* Tells gaccd of what came in a cell; of what came as a command it knows. p: the push; NULL: of none. */
+void standing_tell(struct engine *, enum progress_kind, const struct accum_entry *p, uint32_t nonfinite);
+
 /* push.c */
-/* Who is answered, and what a push says that it is not judged by. */
-struct push_origin {
-	uint64_t asker; /* a command's id, or boxes_asker */
-	int64_t unix_nanos;
-	bool zero_after;
-};
-/* Judges a push, and queues it or answers it at once. Its bitmap is copied. */
-void push_offer(struct engine *, const struct push *, const struct push_origin *);
+/* A push that comes as a command. */
 void push_add(struct engine *, const struct engine_command *, const unsigned char *present);
+/* Takes the pushes and WAITs that one rank has published in its mailbox, whether its bell has rung or not: before a
+ * command is judged that must not overtake them. Nothing if it has no mailbox. */
+void push_look(struct engine *, uint32_t rank);
+/* The same for those that are `unready` (boxes.h). */
+void push_look_again(struct engine *);
 /* One pass with the pushes whose turn it is. */
 void push_pass(struct engine *);
 /* push_pass would do something. */
 bool push_has_work(struct engine *);
 /* Answers queued pushes with this status: of this rank (UINT32_MAX: of all) and of lower session generations. */
 void push_refuse(struct engine *, uint32_t rank, uint64_t below_sgen, enum status);
-/* Brings the rank's row of struct status_progress up to the record and the queue. */
-void push_progress(struct engine *, uint32_t rank);
-/* Of all ranks, and counts again who owes something: when the record is not the one before with a small change. */
-void push_progress_all(struct engine *);
-/* Whether it may still contribute to the open window. */
-bool push_owes(const struct engine *, uint32_t rank);
-/* The record in force says for the first time that this many more ranks owe nothing. If they were the last, gaccd is
- * told, unless it has sent all pushes itself. */
-void push_owe_nothing(struct engine *, uint32_t n_ranks);
 /* Zeroes the slots that the record in force names, and clears the list in the next record. */
 void push_zero_slots(struct engine *);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A push in the engine, from its command to its answer: has it judged, queues it, runs the passes that add those whose
- * turn it is, records what they add, and answers. For engine.c and window.c; the engine's main thread. */
+/* A push in the engine, from its command or its cell to its answer: has it judged, queues it, runs the passes that add
+ * those whose turn it is, records what they add, and answers. For engine.c and window.c; the engine's main thread. */
 #include "engine/process.h"
 
 #include "base/log.h"
@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 _Static_assert(SEGMENT_MAX_ZERO == KERNEL_MAX_SLOTS, "a record names all slots of a pass");
 
@@ -26,70 +27,19 @@ struct batch {
 	bool completes;
 };
 
+/* Who is answered, and what a push says that it is not judged by. */
+struct origin {
+	uint64_t asker; /* a command's id, or boxes_asker */
+	int64_t unix_nanos;
+	bool zero_after;
+};
+
 static struct window_state window_of(const struct engine *e)
 {
 	return (struct window_state){ .plan = e->mem.plan,
 				      .record = &e->state,
 				      .ledger = control_page_ledger(&e->mem.page, 0, 0),
 				      .queue = &e->accum };
-}
-
-/* ---- where a rank stands ---- */
-
-bool push_owes(const struct engine *e, uint32_t rank)
-{
-	const struct control_state *s = &e->state;
-	const struct control_rank *r = &s->rank[rank];
-	return !r->flushed && r->counted < s->r.micro_size &&
-	       r->counted + control_count(s->voided, s->r.max_micro_size, rank, s->r.micro_size) < s->r.micro_size;
-}
-
-static bool has_given_all(const struct engine *e, uint32_t rank)
-{
-	return e->state.rank[rank].flushed != RANK_LEFT && !push_owes(e, rank);
-}
-
-void push_progress(struct engine *e, uint32_t rank)
-{
-	struct status_rank *row = &e->mem.progress->rank[rank];
-	const struct accum_entry *p = accum_oldest(&e->accum, rank);
-	progress_ready(row, has_given_all(e, rank));
-	progress_park(row, p ? &(struct progress_parked){ p->since_ns, p->micro, p->blocked_by } : NULL);
-}
-
-static uint32_t count_owing(const struct engine *e)
-{
-	uint32_t n = 0;
-	for (uint32_t i = 0; i < e->state.r.ranks; i++)
-		n += push_owes(e, i);
-	return n;
-}
-
-void push_progress_all(struct engine *e)
-{
-	for (uint32_t i = 0; i < e->state.r.ranks; i++)
-		push_progress(e, i);
-	e->owing = count_owing(e);
-}
-
-/* gaccd sees what came as a command, and what the record says when a window begins. */
-static void tell_progress(struct engine *e, enum progress_kind kind, const struct accum_entry *p, uint32_t nonfinite)
-{
-	struct engine_answer a = engine_answer_to(e, &(struct engine_command){ .op = ENGINE_PROGRESS }, ST_OK);
-	a.result = kind;
-	a.rank = p ? p->rank : 0;
-	a.micro = p ? p->micro : 0;
-	a.nonfinite_count = nonfinite;
-	engine_send(e, &a);
-}
-
-/* Also after the last mailbox is gone: gaccd may not know yet what came in it. An armed GO's answer says more. */
-void push_owe_nothing(struct engine *e, uint32_t n_ranks)
-{
-	e->owing -= n_ranks;
-	assert(e->owing == count_owing(e));
-	if (n_ranks && !e->owing && e->boxes.n && !go_is_due(&e->state.r, &e->armed, e->owing))
-		tell_progress(e, PROGRESS_COMPLETE, NULL, 0);
 }
 
 /* ---- answers ---- */
@@ -128,7 +78,7 @@ static void refuse(struct engine *e, struct accum_entry *p, enum status st)
 	const char *hint = refusal_describe_queued(&w, p, st, a.text, sizeof(a.text));
 	snprintf(a.hint, sizeof(a.hint), "%s", hint ? hint : "");
 	accum_remove(&e->accum, p);
-	push_progress(e, gone.rank);
+	standing_show(e, gone.rank);
 	answer_push(e, &gone, &a);
 }
 
@@ -179,7 +129,7 @@ static enum status copy_bitmap(unsigned char **out, const unsigned char *present
 
 /* Answered after its pass. */
 static enum status queue_push(struct engine *e, const struct window_state *w, const struct push *p,
-			      const struct push_origin *o)
+			      const struct origin *o)
 {
 	struct accum_entry n = {
 		.asker = { o->asker },
@@ -203,7 +153,7 @@ static enum status queue_push(struct engine *e, const struct window_state *w, co
 		return st;
 	accum_queue(&e->accum, &n);
 	atomic_store_explicit(&e->mem.progress->rank[n.rank].last_push_unix_ns, n.unix_nanos, memory_order_relaxed);
-	push_progress(e, n.rank);
+	standing_show(e, n.rank);
 	return ST_OK;
 }
 
@@ -235,7 +185,8 @@ static void answer_at_once(struct engine *e, const struct window_state *w, const
 	answer_one(e, &(struct accum_entry){ .rank = p->rank, .sgen = p->sgen }, asker, &a);
 }
 
-void push_offer(struct engine *e, const struct push *p, const struct push_origin *o)
+/* Judges a push, and queues it or answers it at once. Its bitmap is copied. */
+static void offer(struct engine *e, const struct push *p, const struct origin *o)
 {
 	const struct window_state w = window_of(e);
 	struct verdict v = judge_push(&w, p);
@@ -252,8 +203,73 @@ void push_add(struct engine *e, const struct engine_command *c, const unsigned c
 {
 	const struct window_state w = window_of(e);
 	const struct push p = push_of(&w, c, present);
-	push_offer(e, &p,
-		   &(struct push_origin){ .asker = c->id, .unix_nanos = c->unix_nanos, .zero_after = c->zero_after });
+	offer(e, &p, &(struct origin){ .asker = c->id, .unix_nanos = c->unix_nanos, .zero_after = c->zero_after });
+}
+
+/* ---- from cells ---- */
+
+static int64_t unix_ns(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_REALTIME, &t);
+	return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+static void offer_request(struct engine *e, uint32_t rank, const struct box_request *r)
+{
+	const struct gacc_box_request *q = &r->q;
+	const struct push p = { .rank = rank,
+				.micro = q->micro,
+				.slot = q->slot,
+				.sgen = e->boxes.rank[rank].sgen,
+				.window = q->window,
+				.data_key = q->data_key,
+				.weight = q->weight,
+				.loss = q->loss,
+				.lr = q->lr,
+				.loss_scale = q->loss_scale,
+				.present = r->present,
+				.n_present = q->n_present };
+	offer(e, &p,
+	      &(struct origin){ .asker = boxes_asker(r->cell),
+				.unix_nanos = unix_ns(),
+				.zero_after = q->flags & GACC_BOX_ZERO_AFTER });
+}
+
+void push_look(struct engine *e, uint32_t rank)
+{
+	struct box *b = boxes_of(e, rank);
+	struct box_request request[GACC_BOX_CELLS];
+	uint32_t unready = 0, n = b ? box_look_all(&b->mail.cells, request, &unready) : 0;
+	if (!b)
+		return;
+	b->unready = unready != 0;
+	if (unready)
+		boxes_list(e, rank, LIST_LOOK);
+	if (b->mail.cells.bell_due) /* it has refused some */
+		boxes_list(e, rank, LIST_RING);
+	for (uint32_t i = 0; i < n; i++) {
+		if (request[i].q.kind == GACC_BOX_PUSH)
+			offer_request(e, rank, &request[i]);
+		else
+			boxes_wait(e, rank, request[i].cell, request[i].q.window);
+		free(request[i].present);
+	}
+}
+
+void push_look_again(struct engine *e)
+{
+	struct boxes *b = &e->boxes;
+	uint32_t n = 0;
+	for (uint32_t i = 0; i < b->n_listed[LIST_LOOK]; i++) {
+		uint32_t rank = b->list[LIST_LOOK][i];
+		if (b->rank[rank].unready)
+			push_look(e, rank);
+		b->rank[rank].listed[LIST_LOOK] = b->rank[rank].unready;
+		if (b->rank[rank].unready)
+			b->list[LIST_LOOK][n++] = rank;
+	}
+	b->n_listed[LIST_LOOK] = n;
 }
 
 /* ---- a pass ---- */
@@ -345,7 +361,7 @@ static void record_batch(struct engine *e, struct batch *b, uint32_t dst)
 			control_set_bit(s->voided, s->r.max_micro_size, p->rank, p->micro);
 		else
 			record_counted(s, p);
-		b->n_done += !push_owes(e, p->rank);
+		b->n_done += !standing_owes(e, p->rank);
 	}
 	if (b->n_good) {
 		s->r.x = dst;
@@ -391,9 +407,9 @@ static void answer_batch(struct engine *e, const struct batch *b)
 				 (struct log_fields){ e->mem.plan->job_id, p->rank, e->state.r.window, "MicroVoid" },
 				 "micro-batch %u is void: %" PRIu64 " non-finite values", p->micro, b->nonfinite[i]);
 		accum_remove(&e->accum, accum_find(&e->accum, p->rank, p->micro));
-		push_progress(e, p->rank);
+		standing_show(e, p->rank);
 		if (a.nonfinite_count && !has_command(p))
-			tell_progress(e, b->is_void[i] ? PROGRESS_VOID : PROGRESS_NONFINITE, p, a.nonfinite_count);
+			standing_tell(e, b->is_void[i] ? PROGRESS_VOID : PROGRESS_NONFINITE, p, a.nonfinite_count);
 		answer_push(e, p, &a);
 	}
 }
@@ -421,5 +437,5 @@ void push_pass(struct engine *e)
 	FAILPOINT(engine_answer_push);
 	answer_batch(e, &b);
 	refuse_other_lr(e);
-	push_owe_nothing(e, b.n_done);
+	standing_owe_nothing(e, b.n_done);
 }

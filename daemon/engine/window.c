@@ -23,12 +23,12 @@ static enum status flush(struct engine *e, uint32_t i, bool leave)
 	if (e->state.r.phase != WINDOW_OPEN && !leave && !rank->flushed)
 		return ST_WINDOW_CLOSED;
 	if (flushed != rank->flushed) {
-		bool owed = push_owes(e, i);
+		bool owed = standing_owes(e, i);
 		rank->flushed = flushed;
 		engine_publish(e);
 		push_refuse(e, i, UINT64_MAX, ST_FLUSHED);
-		push_progress(e, i);
-		push_owe_nothing(e, owed);
+		standing_show(e, i);
+		standing_owe_nothing(e, owed);
 	}
 	return ST_OK;
 }
@@ -116,7 +116,7 @@ void window_attach(struct engine *e, const struct engine_command *c)
 		boxes_fence(e, c->rank, c->sgen);
 	}
 	push_refuse(e, c->rank, c->sgen, ST_SESSION_FENCED);
-	push_progress(e, c->rank);
+	standing_show(e, c->rank);
 	engine_reply(e, c, ST_OK, NULL);
 }
 

@@ -114,7 +114,7 @@ struct sim_box *sim_box_sent(struct sim *s, const struct engine_command *c)
 	return b && b->sgen == c->sgen && !b->mem->header.closed ? b : NULL;
 }
 
-/* As the engine's boxes_look.c does. */
+/* As the engine's push.c does. */
 static enum status judge_box(const struct sim *s, const struct engine_command *c, const struct sim_box *b)
 {
 	const struct control_rank *r = &s->d.rank[c->rank];

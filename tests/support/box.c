@@ -208,7 +208,7 @@ static void turn(struct server *v)
 		;
 	for (uint32_t rank = 0; rank < v->w->ranks; rank++) {
 		end_waits(v, rank);
-		mailbox_ring(&v->box[rank]);
+		box_ring(&v->box[rank].cells, v->box[rank].answer);
 	}
 }
 

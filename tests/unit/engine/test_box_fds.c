@@ -209,15 +209,15 @@ START_TEST(the_trainers_bell)
 	struct epoll_event e;
 	open_box(&m);
 	ck_assert_int_eq(events(fds.waits), 0);
-	mailbox_ring(&m); /* the predecessor may have died before it */
+	box_ring(&m.cells, m.answer); /* the predecessor may have died before it */
 	ck_assert_int_eq(epoll_wait(fds.waits, &e, 1, 0), 1);
 	ck_assert_uint_eq(e.data.u64, MAILBOX_BELL);
 	ck_assert_int_eq(events(fds.waits), 0);
-	mailbox_ring(&m); /* nothing is due */
+	box_ring(&m.cells, m.answer); /* nothing is due */
 	ck_assert_int_eq(events(fds.waits), 0);
 	for (int i = 0; i < 1000; i++) {
 		m.cells.bell_due = true;
-		mailbox_ring(&m);
+		box_ring(&m.cells, m.answer);
 		ck_assert_int_eq(events(fds.waits), 1);
 		ck_assert_int_eq(events(fds.waits), 0);
 	}
@@ -232,10 +232,10 @@ START_TEST(the_trainers_bell_at_its_maximum)
 	open_box(&m);
 	ck_assert_int_eq(write(fds.answer, &most, 8), 8);
 	ck_assert_int_eq(events(fds.waits), 1);
-	mailbox_ring(&m);
+	box_ring(&m.cells, m.answer);
 	ck_assert_int_eq(events(fds.waits), 1);
 	m.cells.bell_due = true;
-	mailbox_ring(&m);
+	box_ring(&m.cells, m.answer);
 	ck_assert_int_eq(events(fds.waits), 1);
 	mailbox_drop(&m);
 }
@@ -250,7 +250,7 @@ START_TEST(a_blocking_submit_bell_blocks_nobody)
 	open_box(&m);
 	ck_assert_int_eq(mailbox_watch(&m, epoll, 1), ST_OK);
 	m.cells.bell_due = true;
-	mailbox_ring(&m);
+	box_ring(&m.cells, m.answer);
 	ck_assert_int_eq(events(epoll), 0);
 	mailbox_drop(&m);
 	close(epoll);
@@ -262,10 +262,10 @@ START_TEST(a_closed_mailbox_rings)
 	struct mailbox m;
 	uint32_t closed;
 	open_box(&m);
-	mailbox_ring(&m);
+	box_ring(&m.cells, m.answer);
 	ck_assert_int_eq(events(fds.waits), 1);
 	box_set_closed(&m.cells);
-	mailbox_ring(&m);
+	box_ring(&m.cells, m.answer);
 	ck_assert_int_eq(events(fds.waits), 1);
 	mailbox_drop(&m);
 	ck_assert_int_eq(pread(fds.memory, &closed, 4, offsetof(struct gacc_box_header, closed)), 4);
