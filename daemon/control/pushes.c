@@ -257,7 +257,7 @@ static enum no_slot why_no_slot(const struct job *j, const struct rank *r, const
 	return a->slot < j->spec->slots_per_rank && slot_is_filled(j, r, a->slot) ? SLOT_FILLED : SLOT_NAMED;
 }
 
-/* What the engine does not know. All else it judges (engine/judge.h), whichever way a push comes. Answers and returns
+/* What the engine does not know. All else it judges (engine/accum.h), whichever way a push comes. Answers and returns
  * false when the push ends here. */
 static bool push_admitted(struct job *j, const struct rank *r, uint64_t call, const struct push_args *a,
 			  enum no_slot no_slot)

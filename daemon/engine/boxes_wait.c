@@ -43,10 +43,10 @@ static enum status judge(const struct control_record *r, uint64_t window, bool *
 	if (window > r->window)
 		return ST_NOT_CURRENT_WINDOW;
 	if (window == r->window) {
-		*later = !judge_has_ended(r);
+		*later = !accum_has_ended(r);
 		return ST_JOB_ENDED;
 	}
-	if (window + 1 < r->window || !judge_knows_last(r))
+	if (window + 1 < r->window || !accum_knows_last(r))
 		return ST_WINDOW_FORGOTTEN;
 	return r->params_nonfinite ? ST_NONFINITE : ST_OK;
 }

@@ -28,7 +28,7 @@ enum engine_op {
 	/* rank, sgen, session: store it, refuse pushes of older sessions from now on; clears "left" from the next
 	   window on */
 	ENGINE_ATTACH,
-	/* a push: rank, sgen, window, micro, slot (the plan's number), ...; present bitmap behind the struct. judge.h
+	/* a push: rank, sgen, window, micro, slot (the plan's number), ...; present bitmap behind the struct. accum.h
 	   says what becomes of it. A refusal brings `text` and `hint` as the trainer is to read them; no text: the
 	   status says all */
 	ENGINE_ADD,

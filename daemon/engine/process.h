@@ -15,7 +15,6 @@
 #include "engine/comm.h"
 #include "engine/engine.h"
 #include "engine/go.h"
-#include "engine/judge.h"
 #include "engine/memory.h"
 #include "engine/snapshot.h"
 #include "engine/workers.h"

@@ -4,7 +4,7 @@
 #include "engine/process.h"
 
 #include "base/log.h"
-#include "engine/judge.h"
+#include "engine/refusal.h"
 #include "engine/progress.h"
 #include "proto/failpoint.h"
 
@@ -105,7 +105,7 @@ static struct push push_of(const struct window_state *w, const struct engine_com
 {
 	return (struct push){ .rank = c->rank,
 			      .micro = c->micro,
-			      .slot = c->slot - (c->rank < w->plan->ranks ? judge_first_slot(w, c->rank) : 0),
+			      .slot = c->slot - (c->rank < w->plan->ranks ? accum_first_slot(w, c->rank) : 0),
 			      .sgen = c->sgen,
 			      .window = c->window,
 			      .data_key = c->data_key,
@@ -137,7 +137,7 @@ static enum status queue_push(struct engine *e, const struct window_state *w, co
 		.sgen = p->sgen,
 		.rank = p->rank,
 		.micro = p->micro,
-		.slot = judge_first_slot(w, p->rank) + p->slot,
+		.slot = accum_first_slot(w, p->rank) + p->slot,
 		.blocked_by = accum_blocked_by(&e->accum, &e->state, p->rank, p->micro),
 		.since_ns = progress_clock(),
 		.coefficient = reduce_coefficient(w->plan->reduction, w->plan->grad_of, p->weight),
@@ -189,7 +189,7 @@ static void answer_at_once(struct engine *e, const struct window_state *w, const
 static void offer(struct engine *e, const struct push *p, const struct origin *o)
 {
 	const struct window_state w = window_of(e);
-	struct verdict v = judge_push(&w, p);
+	struct verdict v = accum_judge(&w, p);
 	if (v.ruling == PUSH_JOINS) {
 		accum_join(&e->accum.entry[v.entry], o->asker);
 		return;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Says to people why a push is refused: the sentence that a trainer reads, and the hint beside it. Ranks have the job's
  * numbers. For push.c; no state, any thread. */
-#include "engine/judge.h"
+#include "engine/refusal.h"
 
 #include "engine/commit.h"
 

@@ -10,7 +10,7 @@
  * so many ranks does not fit.
  */
 #include "bench.h"
-#include "engine/judge.h"
+#include "engine/accum.h"
 #include "support/crowd.h"
 
 #include <stdio.h>
@@ -97,7 +97,7 @@ static void count(struct side *e, uint32_t rank, uint32_t micro)
 	const struct window_state w = { &plan, &e->state, control_page_ledger(&e->page, 0, 0), &e->accum };
 	const struct push push = { .rank = rank, .micro = micro, .weight = 1 };
 	struct accum_entry entry = { .n_askers = 1, .rank = rank, .micro = micro }, *next[4];
-	if (judge_push(&w, &push).ruling != PUSH_QUEUES)
+	if (accum_judge(&w, &push).ruling != PUSH_QUEUES)
 		bench_die("a push was not taken");
 	entry.blocked_by = accum_blocked_by(&e->accum, &e->state, rank, micro);
 	accum_queue(&e->accum, &entry);

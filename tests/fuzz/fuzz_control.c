@@ -3,7 +3,7 @@
  * else nothing behind it would ever be reached. What is accepted must be usable, and be written and read back the same.
  */
 #include "engine/control_page.h"
-#include "engine/judge.h"
+#include "engine/refusal.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -45,7 +45,7 @@ static void use(struct control_state *s)
 						.weight = 1,
 						.lr = s->r.window_lr,
 						.loss_scale = s->r.loss_scale };
-			const struct verdict v = judge_push(&w, &p);
+			const struct verdict v = accum_judge(&w, &p);
 			if (v.status)
 				refusal_describe(&w, &p, &v, text, sizeof(text));
 			if (v.ruling == PUSH_QUEUES)

@@ -14,7 +14,6 @@
 #include "control/job.h"
 #include "engine/accum.h"
 #include "engine/go.h"
-#include "engine/judge.h"
 #include "engine/mailbox_cells.h"
 
 #include <stdbool.h>

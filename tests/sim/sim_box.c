@@ -154,10 +154,10 @@ enum status sim_box_take(struct sim *s, const struct engine_command *c, struct s
 
 static enum status judge_wait(const struct control_record *r, uint64_t window, bool *later)
 {
-	*later = window == r->window && !(judge_knows_last(r) && r->commit_result.final);
+	*later = window == r->window && !(accum_knows_last(r) && r->commit_result.final);
 	if (window >= r->window)
 		return window > r->window ? ST_NOT_CURRENT_WINDOW : ST_JOB_ENDED;
-	if (window + 1 < r->window || !judge_knows_last(r))
+	if (window + 1 < r->window || !accum_knows_last(r))
 		return ST_WINDOW_FORGOTTEN;
 	return r->params_nonfinite ? ST_NONFINITE : ST_OK;
 }

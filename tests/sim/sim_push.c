@@ -4,7 +4,7 @@
 #include "sim.h"
 
 #include "engine/boxes.h"
-#include "engine/judge.h"
+#include "engine/accum.h"
 #include "engine/progress.h"
 
 /* ---- where a rank stands ---- */
@@ -109,7 +109,7 @@ static void queue(struct sim *s, const struct window_state *w, const struct push
 				 .sgen = p->sgen,
 				 .rank = p->rank,
 				 .micro = p->micro,
-				 .slot = judge_first_slot(w, p->rank) + p->slot,
+				 .slot = accum_first_slot(w, p->rank) + p->slot,
 				 .blocked_by = accum_blocked_by(&s->accum, &s->d, p->rank, p->micro),
 				 .since_ns = s->now,
 				 .weight = p->weight,
@@ -132,7 +132,7 @@ static void check_ruling(struct sim *s, const struct push *p, uint64_t asker, en
 
 static void offer(struct sim *s, const struct window_state *w, const struct push *p, uint64_t asker)
 {
-	const struct verdict v = judge_push(w, p);
+	const struct verdict v = accum_judge(w, p);
 	check_ruling(s, p, asker, v.ruling);
 	if (v.ruling == PUSH_JOINS)
 		accum_join(&s->accum.entry[v.entry], asker);
@@ -173,7 +173,7 @@ void sim_push_add(struct sim *s, const struct engine_command *c)
 	const struct window_state w = { &plan, &s->d, s->ledger, &s->accum };
 	const struct push p = { .rank = c->rank,
 				.micro = c->micro,
-				.slot = c->slot - judge_first_slot(&w, c->rank),
+				.slot = c->slot - accum_first_slot(&w, c->rank),
 				.sgen = c->sgen,
 				.window = c->window,
 				.data_key = c->data_key,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "support/box.h"
 
-#include "engine/judge.h"
+#include "engine/accum.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -88,7 +88,7 @@ static struct verdict offer(struct server *v, uint32_t rank, struct box_request 
 	const uint64_t asker = (uint64_t)rank << 32 | r->cell;
 	const struct push push = { rank,      q->micro, q->slot, v->s.rank[rank].sgen, q->window,  q->data_key,
 				   q->weight, q->loss,	q->lr,	 q->loss_scale,	       r->present, q->n_present };
-	struct verdict found = judge_push(&w, &push);
+	struct verdict found = accum_judge(&w, &push);
 	if (found.ruling == PUSH_JOINS)
 		accum_join(&v->accum.entry[found.entry], asker);
 	if (found.ruling == PUSH_QUEUES)
@@ -97,7 +97,7 @@ static struct verdict offer(struct server *v, uint32_t rank, struct box_request 
 							      .sgen = push.sgen,
 							      .rank = rank,
 							      .micro = q->micro,
-							      .slot = judge_first_slot(&w, rank) + q->slot,
+							      .slot = accum_first_slot(&w, rank) + q->slot,
 							      .weight = q->weight,
 							      .loss = q->loss,
 							      .data_key = q->data_key,

@@ -65,7 +65,7 @@ struct verdict judged_good(void)
 	uint32_t capacity = judged.queue.capacity;
 	if (judged.full)
 		judged.queue.capacity = judged.queue.n;
-	struct verdict v = judge_push(&judged.window, &judged.good);
+	struct verdict v = accum_judge(&judged.window, &judged.good);
 	judged.queue.capacity = capacity;
 	return v;
 }

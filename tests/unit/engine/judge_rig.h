@@ -4,7 +4,7 @@
 #ifndef GACC_TEST_ENGINE_JUDGE_RIG_H
 #define GACC_TEST_ENGINE_JUDGE_RIG_H
 
-#include "engine/judge.h"
+#include "engine/accum.h"
 
 #define JUDGED_RANKS 3
 #define JUDGED_MICRO 5 /* max_micro_size */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What becomes of a push: each row of judge.h's table alone, and each two rows together. */
 #include "engine/commit.h"
+#include "engine/refusal.h"
 #include "judge_rig.h"
 
 #include <check.h>

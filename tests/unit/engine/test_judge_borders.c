@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What becomes of a push: the borders of the rows of judge.h's table. */
 #include "engine/commit.h"
+#include "engine/refusal.h"
 #include "judge_rig.h"
 
 #include <check.h>
@@ -164,7 +165,7 @@ END_TEST
 
 START_TEST(slots_of_a_session)
 {
-	ck_assert_uint_eq(judge_first_slot(&judged.window, 1), 2);
+	ck_assert_uint_eq(accum_first_slot(&judged.window, 1), 2);
 	judged_queue(0, 0, 0);
 	judged_queue(2, 0, 4);
 	RULED(judged.good.slot = 0, PUSH_QUEUES); /* 2 */
@@ -172,7 +173,7 @@ START_TEST(slots_of_a_session)
 	RULED(judged.good.slot = 1, PUSH_SLOT_BUSY);
 	RULED(judged.good.slot = 2, PUSH_NO_SLOT); /* 4, of rank 2 */
 	judged.state.rank[1].session.spare = 1;
-	ck_assert_uint_eq(judge_first_slot(&judged.window, 1), 6);
+	ck_assert_uint_eq(accum_first_slot(&judged.window, 1), 6);
 	RULED(judged.good.slot = 1, PUSH_QUEUES);
 	judged.plan.plan.slots = 7;
 	RULED(judged.good.slot = 0, PUSH_QUEUES);

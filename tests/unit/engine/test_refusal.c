@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Why a push is refused, in words: learning rates, and pushes that were queued. The other sentences stand in
  * test_judge.c beside what is refused. */
-#include "engine/judge.h"
+#include "engine/refusal.h"
 
 #include "support/suite.h"
 
