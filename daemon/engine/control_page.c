@@ -3,11 +3,10 @@
  * thread only; gaccd reads it, on any thread, and keeps its own copies of the record in the same form. */
 #include "engine/control_page.h"
 
-#include "proto/failpoint.h"
+#include "base/halves.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <xxhash.h>
 
 #define ALIGN UINT64_C(64)
 #define READ_TRIES 1000
@@ -15,7 +14,7 @@
 _Static_assert(sizeof(struct control_record) % 8 == 0, "what follows a record is aligned to 8");
 _Static_assert(sizeof(struct control_rank) % 8 == 0 && sizeof(struct ledger_cell) == 32, "formats");
 _Static_assert(sizeof(struct undo_stamp) <= ALIGN, "a stamp has a cache line of its own");
-_Static_assert(offsetof(struct control_record, seq) == 0, "the checksum starts behind it");
+_Static_assert(offsetof(struct control_record, seq) == 0, "as halves.h has it");
 
 static uint64_t align(uint64_t n)
 {
@@ -84,20 +83,9 @@ void control_state_fini(struct control_state *s)
 	memset(s, 0, sizeof(*s));
 }
 
-static unsigned char *half(const struct control_page *p, uint64_t seq)
+static struct halves records(const struct control_page *p)
 {
-	return p->base + (seq & 1) * p->record_bytes;
-}
-
-static uint64_t *checksum(const struct control_page *p, unsigned char *record)
-{
-	return (uint64_t *)(record + p->record_bytes - sizeof(uint64_t));
-}
-
-static uint64_t compute(const struct control_page *p, const unsigned char *record, uint64_t seq)
-{
-	const size_t n = sizeof(seq);
-	return XXH3_64bits_withSeed(record + n, p->record_bytes - 2 * n, seq);
+	return (struct halves){ p->base, p->record_bytes };
 }
 
 /* Whether every index and every loop bound is in its range: the checksum detects damage, but not a faulty writer. */
@@ -118,21 +106,19 @@ static bool in_range(const struct control_page *p, const struct control_state *s
 	return true;
 }
 
-/* Copies the record in half h and judges the copy, so that a writer may go on meanwhile. */
-static bool copy_valid(const struct control_page *p, struct control_state *out, unsigned h)
+static bool copy_valid(const struct control_page *p, struct control_state *out, unsigned half)
 {
-	struct control_record r;
-	memcpy(out->image, half(p, h), p->record_bytes);
-	memcpy(&r, out->image, sizeof(r));
-	if (r.seq == 0 || (r.seq & 1) != h || *checksum(p, out->image) != compute(p, out->image, r.seq))
+	const struct halves h = records(p);
+	if (!halves_copy(&h, out->image, half))
 		return false;
-	out->r = r;
+	memcpy(&out->r, out->image, sizeof(out->r));
 	return in_range(p, out);
 }
 
-static uint64_t seq_of(const struct control_page *p, unsigned h)
+static uint64_t seq_of(const struct control_page *p, unsigned half)
 {
-	return __atomic_load_n((const uint64_t *)half(p, h), __ATOMIC_ACQUIRE);
+	const struct halves h = records(p);
+	return halves_number(&h, half);
 }
 
 uint64_t control_page_seq(const struct control_page *p)
@@ -164,15 +150,10 @@ bool control_page_read(const struct control_page *p, struct control_state *out, 
 
 void control_page_publish(struct control_page *p, struct control_state *s)
 {
-	uint64_t seq = ++s->r.seq;
-	const size_t n = sizeof(seq);
-	unsigned char *record = half(p, seq);
+	const struct halves h = records(p);
+	s->r.seq++;
 	memcpy(s->image, &s->r, sizeof(s->r));
-	*checksum(p, s->image) = compute(p, s->image, seq);
-	memcpy(record + n, s->image + n, p->record_bytes - n);
-	FAILPOINT(engine_page_filled);
-	__atomic_store_n((uint64_t *)record, seq, __ATOMIC_RELEASE);
-	FAILPOINT(engine_page_published);
+	halves_publish(&h, s->image, s->r.seq);
 }
 
 struct ledger_cell *control_page_ledger(const struct control_page *p, uint32_t rank, uint32_t micro)

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The control segment: two CRC'd records that flip, the ledger, and the undo areas.
+/* The control segment: the record in two halves (base/halves.h), the ledger, and the undo areas.
  *
  * Layout of its data, all parts 64-byte aligned: record A, record B, ledger[ranks * max_micro_size], undo
  * stamps[shares], undo areas[shares], norms[n_tensors], trust ratios[n_tensors]. A record is control_record,
- * control_rank[ranks], three bitmaps (counted, void, and the counted one of the window before), zeros, and in its last
- * 8 bytes XXH3-64 of all between seq and itself, seeded with seq. The bit of a micro-batch is number rank *
- * max_micro_size + micro. Record seq lies in half seq & 1. The engine's main thread is the only writer;
- * control_page_publish is the only place that flips. Readers in other processes use control_page_read.
+ * control_rank[ranks], three bitmaps (counted, void, and the counted one of the window before), zeros, and the
+ * checksum. The bit of a micro-batch is number rank * max_micro_size + micro. The engine's main thread is the only
+ * writer; control_page_publish is the only place that flips. Readers in other processes use control_page_read.
  */
 #ifndef GACC_ENGINE_CONTROL_PAGE_H
 #define GACC_ENGINE_CONTROL_PAGE_H
@@ -47,8 +46,8 @@ void control_page_view(struct control_page *, void *data, uint32_t ranks, uint32
 enum status control_state_init(struct control_state *, uint32_t ranks, uint32_t max_micro_size); /* ST_NO_MEMORY */
 void control_state_fini(struct control_state *);
 
-/* Copies the record in force (valid CRC, highest seq). false: neither is valid (a new, zeroed segment, or corrupt: then
- * *corrupt is set when any byte of the records is not zero), and *out is undefined. */
+/* Copies the record in force (valid checksum, highest seq). false: neither is valid (a new, zeroed segment, or corrupt:
+ * then *corrupt is set when any byte of the records is not zero), and *out is undefined. */
 bool control_page_read(const struct control_page *, struct control_state *out, bool *corrupt);
 /* Of the newer record, whether it is valid or not; 0: there is none. Much cheaper than reading it. */
 uint64_t control_page_seq(const struct control_page *);
