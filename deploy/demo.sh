@@ -1,9 +1,9 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# From a fresh Debian 12 to a trained model: installs packages, builds, starts a gaccd of its own in a temporary folder,
-# trains a perceptron on Fashion-MNIST with four processes, checks the result against single-process runs, trains again
-# over two gaccds and compares each step with two engines of one gaccd, and leaves nothing behind. Needs root or sudo for
-# missing packages only.
+# From a fresh Debian 12 to a trained model: installs packages, builds, starts two gaccds that are one cluster in a
+# temporary folder, trains a perceptron on Fashion-MNIST with two processes on each, trains the same on one gaccd with two
+# parts and compares every step, checks the result against single-process runs, and leaves nothing behind. Needs root or
+# sudo for missing packages only.
 #   OFFLINE=1  do not install packages
 #   JOBS=n     parallel compilers (all cores)
 #   KEEP=1     keep the temporary folder
@@ -13,38 +13,42 @@
 #   loss        the last losses printed are lower than the first
 #   accuracy    80 % on the test set: three epochs of SGD at 0.01 reach 81.6 %
 #   samples     each of the three epochs counts its 60,000 samples once
-#   replay      0: one process that adds in the same order with the same f32 operations has the same bits. One lost or
-#               doubled micro-batch of the 22,500 would show
+#   one gaccd   0 of the 1407 steps may differ: the sum over two parts does not depend on the nodes on which they lie
+#   replay      0: one process that adds in the same order with the same f32 operations has the same bits: the ranks of
+#               each part, then the two parts. One lost or doubled micro-batch of the 22,500 would show
 #   reference   f64, one batch per step: 0.01. While no ReLU changes sides through rounding, the difference is that of
 #               f32 parameters, 7e-8 after 150 steps. Then a unit whose input is within rounding of zero learns from a
 #               sample in one run and not in the other, and the runs drift apart like two trainings, not like two
 #               roundings: 5e-4 was measured at the end, and 5e-4 to 3.5e-3 with OpenBLAS's kernels for six other
 #               CPUs, which round differently. 0.01 is about three times the largest. Gradients of the wrong scale or
 #               from the wrong samples exceed it; the replay is what finds the small errors.
-#   two nodes   0 of the first epoch's 469 steps may differ: the sum over two parts does not depend on where they lie
 set -eu
 
-ranks=4 micro_size=4 batch=8 epochs=3 lr=0.01 steps=1407 node_steps=469 samples=180000 accuracy=80 bound=0.01
+ranks=4 parts=2 micro_size=4 batch=8 epochs=3 lr=0.01 steps=1407 samples=180000 accuracy=80 bound=0.01
 
 root=$(cd "$(dirname "$0")/.." && pwd)
 cd "$root"
 jobs=${JOBS:-$(nproc)}
 logs=$root/build/demo-logs
 bin=$root/build/bin
-dir='' daemon='' checks='' ok=0
+dir='' checks='' ok=0
 log=
 mkdir -p "$logs"
 rm -f "$logs"/*
+
+# Before their folder goes.
+keep_daemon_logs() {
+	for node in 0 1; do
+		[ ! -e "$dir/cluster/node-$node/log" ] || cp "$dir/cluster/node-$node/log" "$logs/gaccd_$node.log"
+	done
+}
 
 finish() {
 	status=$?
 	trap - EXIT
 	[ -z "$checks" ] || kill $checks 2>/dev/null || true
+	keep_daemon_logs
 	[ ! -e "$dir/cluster" ] || "$bin/gaccctl" cluster down --dir "$dir/cluster" >/dev/null 2>&1 || true
-	if [ -n "$daemon" ]; then
-		kill "$daemon" 2>/dev/null || true
-		wait "$daemon" 2>/dev/null || true
-	fi
 	[ -z "$dir" ] || deploy/leftovers.sh end "$dir"
 	if [ -n "$dir" ] && [ "${KEEP:-0}" = 1 ]; then
 		echo "kept: $dir"
@@ -80,42 +84,74 @@ build() {
 	tail -n 1 "$log"
 }
 
-start_daemon() {
-	say "gaccd in $dir"
-	log=$logs/gaccd.log
-	cat >"$dir/gaccd.yaml" <<-YAML
-		listen: { socket: $dir/gaccd.sock }
-		state_dir: $dir/state
-		runtime_dir: $dir/run
-	YAML
-	mkdir "$dir/state" "$dir/run"
-	"$bin/gaccd" --config "$dir/gaccd.yaml" >"$log" 2>&1 &
-	daemon=$!
-	export GACC_ENDPOINT="unix:$dir/gaccd.sock"
+start_cluster() {
+	say "two gaccds in $dir"
+	log=$logs/cluster.log
+	GACC_HISTORY_WINDOWS=$steps "$bin/gaccctl" cluster up --nodes 2 --dir "$dir/cluster" >"$dir/cluster.env" 2>"$log" ||
+		fail "gaccctl cluster up"
+	. "$dir/cluster.env" # GACC_ENDPOINT of node0, the one that coordinates
 	for _ in $(seq 100); do
-		kill -0 "$daemon" 2>/dev/null || fail "gaccd ended at its start"
-		! "$bin/gaccctl" health >"$logs/health.log" 2>&1 || break
+		! "$bin/gaccctl" nodes 2>>"$log" | grep -q '^node1 *UP' || break
 		sleep 0.1
 	done
-	cat "$logs/health.log"
-	"$bin/gaccctl" health >/dev/null
+	"$bin/gaccctl" nodes
+	"$bin/gaccctl" health
+}
+
+# One rank: NODE is whose gaccd it attaches to. If it fails, the job ends, so that the others do not wait for it.
+rank_on() {
+	node=$1 rank=$2
+	shift 2
+	GACC_ENDPOINT=unix:$dir/cluster/node-$node/gaccd.sock RANK=$rank WORLD_SIZE=$ranks GACC_JOB_ID=$job \
+		"$bin/mlp" --batch $batch --epochs $epochs "$@" >"$logs/worker_$rank.log" 2>&1 || {
+		"$bin/gaccctl" cancel "$job" --reason "rank $rank has failed: worker_$rank.log" >/dev/null 2>&1
+		exit 1
+	}
 }
 
 train() {
-	say "train: $ranks processes, micro_size $micro_size, batch $batch, $epochs epochs"
+	say "train over two gaccds: $ranks processes, micro_size $micro_size, batch $batch, $epochs epochs"
 	log=$logs/train.log
-	{
-		"$bin/gaccctl" run -n $ranks --micro-size $micro_size --batch $batch --name demo --log-dir "$logs" \
-			--set optimizer.type=sgd --set optimizer.lr=$lr -- \
-			"$bin/mlp" --batch $batch --epochs $epochs --dump-params "$dir/job.safetensors" 2>&1 || echo "failed: $?" >"$dir/rc"
-	} | tee "$log"
-	[ ! -e "$dir/rc" ] || fail "gaccctl run $(cat "$dir/rc")"
+	job=$("$bin/gaccctl" submit --name demo -n $ranks --set nodes=node0,node1 "$@" 2>"$log")
+	rank_on 0 0 --dump-params "$dir/job.safetensors" &
+	checks=$!
+	for rank in 1 2 3; do
+		rank_on $((rank / 2)) $rank &
+		checks="$checks $!"
+	done
+	"$bin/gaccctl" wait "$job" --for step=1 >>"$log" 2>&1 || fail "the job has not begun"
+	"$bin/gaccctl" describe "job/$job" | sed -n '/^PART/,/^$/p'
+	tail -n +1 -s 0.2 -F --pid="${checks%% *}" "$logs/worker_0.log" 2>/dev/null | sed -u 's/^/[rank0] /'
+	log=$logs/worker_0.log
+	for trainer in $checks; do
+		wait "$trainer" || fail "a rank has failed"
+	done
+	checks=''
+}
+
+# The parameters' digest after each step, oldest first.
+digests() {
+	"$bin/gaccctl" history "$1" -n $steps -o json | sed -n 's/.*"params_digest": "\(.*\)".*/\1/p'
+}
+
+# The job of train again, with both parts on the first of the two.
+train_on_one() {
+	say "the same training on one gaccd, with $parts parts"
+	log=$logs/one_gaccd.log
+	"$bin/gaccctl" run -n $ranks --name one-gaccd --log-dir "$dir/one" --tee none "$@" -- "$bin/mlp" --batch $batch \
+		--epochs $epochs >"$log" 2>&1 || fail "the job on one gaccd has failed"
+	digests demo >"$logs/two_gaccds.digests"
+	digests one-gaccd >"$logs/one_gaccd.digests"
+	compared=$(wc -l <"$logs/two_gaccds.digests")
+	[ "$compared" = $steps ] || fail "$compared steps over two gaccds have a digest, not $steps"
+	cmp -s "$logs/two_gaccds.digests" "$logs/one_gaccd.digests" || fail "the two jobs differ"
+	echo "$compared steps, each with the same parameters"
 }
 
 # Two single-process runs at once, a core each.
 compare() {
 	say "the same training in one process: f32 in the same order, and f64 with one batch per step"
-	shape="--ranks $ranks --micro-size $micro_size --batch $batch --epochs $epochs --lr $lr --threads 1"
+	shape="--ranks $ranks --parts $parts --micro-size $micro_size --batch $batch --epochs $epochs --lr $lr --threads 1"
 	# shellcheck disable=SC2086
 	"$bin/mlp_replay" $shape --compare "$dir/job.safetensors" --bound 0 >"$logs/replay.log" 2>&1 &
 	checks=$!
@@ -148,60 +184,16 @@ judge() {
 	awk "BEGIN { exit !($reached >= $accuracy) }" || fail "accuracy is $reached %, less than $accuracy %"
 }
 
-# The parameters' digest after each step, oldest first.
-digests() {
-	"$bin/gaccctl" history "$1" -n $node_steps -o json | sed -n 's/.*"params_digest": "\(.*\)".*/\1/p'
-}
-
-# One epoch over two gaccds that are one cluster, two ranks on each; then with both parts on the first of them.
-two_nodes() {
-	say "one epoch over two gaccds, and over two engines of one"
-	log=$logs/nodes.log
-	"$bin/gaccctl" cluster up --nodes 2 --dir "$dir/cluster" >"$dir/cluster.env" 2>"$log" || fail "cluster up"
-	. "$dir/cluster.env"
-	for _ in $(seq 100); do
-		! "$bin/gaccctl" nodes --no-headers 2>>"$log" | grep -q '^node1 *UP' || break
-		sleep 0.1
-	done
-	set -- --set micro_size=$micro_size --set parts=2 --set optimizer.type=sgd --set optimizer.lr=$lr
-	job=$("$bin/gaccctl" submit --name two-gaccds -n $ranks --set nodes=node0,node1 "$@" 2>>"$log")
-	for rank in 0 1 2 3; do
-		GACC_ENDPOINT=unix:$dir/cluster/node-$((rank / 2))/gaccd.sock GACC_JOB_ID=$job RANK=$rank WORLD_SIZE=$ranks \
-			"$bin/mlp" --batch $batch --epochs 1 >"$logs/two_nodes_$rank.log" 2>&1 &
-		checks="$checks $!"
-	done
-	for trainer in $checks; do
-		log=$logs/two_nodes_0.log
-		wait "$trainer" || fail "a rank of the job over two gaccds has failed"
-	done
-	checks=''
-	log=$logs/nodes.log
-	"$bin/gaccctl" run -n $ranks --name one-gaccd --log-dir "$dir/one" "$@" -- "$bin/mlp" --batch $batch --epochs 1 >>"$log" 2>&1 ||
-		fail "the job over two engines of one gaccd has failed"
-	digests two-gaccds >"$logs/two_gaccds.digests"
-	digests one-gaccd >"$logs/one_gaccd.digests"
-	compared=$(wc -l <"$logs/two_gaccds.digests")
-	[ "$compared" = $node_steps ] || fail "$compared steps over two gaccds, not $node_steps"
-	cmp -s "$logs/two_gaccds.digests" "$logs/one_gaccd.digests" || fail "the two jobs differ"
-	echo "$compared steps, each with the same parameters"
-	"$bin/gaccctl" cluster down --dir "$dir/cluster" >>"$log" 2>&1 || fail "cluster down"
-	rm -rf "$dir/one" "$dir/cluster.env"
-}
-
-stop_daemon() {
+stop() {
 	say "stop, and look for leftovers"
-	log=$logs/gaccd.log
-	kill "$daemon"
-	rc=0
-	wait "$daemon" || rc=$?
-	daemon=''
-	[ "$rc" = 0 ] || fail "gaccd ended with status $rc"
+	log=$logs/cluster.log
+	keep_daemon_logs
+	"$bin/gaccctl" cluster down --dir "$dir/cluster" >>"$log" 2>&1 || fail "gaccctl cluster down"
 	if [ "${KEEP:-0}" = 1 ]; then
 		echo "not looked for: KEEP=1 keeps $dir"
 		return
 	fi
-	# what this script put there, and the lock files, which outlive their sockets by design
-	rm -rf "$dir/state" "$dir/run" "$dir/gaccd.yaml" "$dir/job.safetensors" "$dir"/*.lock
+	rm -rf "$dir/one" "$dir/cluster.env" "$dir/job.safetensors" # what this script put there
 	log=$logs/leftovers.log
 	deploy/leftovers.sh check "$logs/shm-before" "$dir" >"$log" || fail "something is left behind"
 	echo "no process, no socket, no file, nothing in /dev/shm"
@@ -211,14 +203,15 @@ deploy/install-packages.sh
 build
 dir=$(mktemp -d "${TMPDIR:-/tmp}/gacc-demo.XXXXXX")
 deploy/leftovers.sh snapshot "$logs/shm-before"
-start_daemon
+start_cluster
+set -- --set parts=$parts --set micro_size=$micro_size --set batch=$batch --set optimizer.type=sgd --set optimizer.lr=$lr
 begin=$(date +%s)
-train
+train "$@"
 took=$(($(date +%s) - begin))
-compare
 judge
-two_nodes
-stop_daemon
+train_on_one "$@"
+compare
+stop
 
 say "summary"
 cat <<SUMMARY
@@ -227,7 +220,7 @@ loss                   $first -> $last
 test accuracy          $reached % (at least $accuracy %)
 against the f32 replay $replayed (must be 0)
 against f64, big batch $referenced (at most $bound)
-two gaccds             $compared steps with the same parameters as two parts on one
+against one gaccd      0 of $compared steps differ (must be 0)
 training               $took s; logs in $logs
 SUMMARY
 ok=1

@@ -17,7 +17,7 @@ const char *argp_program_version = "gacc " GACC_VERSION;
 
 struct options {
 	struct mlp_options common;
-	uint32_t ranks, micro_size;
+	uint32_t ranks, parts, micro_size;
 	uint64_t steps;
 	double lr, bound;
 	const char *compare, *dump;
@@ -37,11 +37,14 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 
 	switch (key) {
 	case ARGP_KEY_INIT:
-		*o = (struct options){ .ranks = 1, .micro_size = 1, .lr = 0.01, .bound = INFINITY };
+		*o = (struct options){ .ranks = 1, .parts = 1, .micro_size = 1, .lr = 0.01, .bound = INFINITY };
 		state->child_inputs[0] = &o->common;
 		return 0;
 	case 'n':
 		o->ranks = (uint32_t)option_number(state, "ranks", arg, 1, 1 << 16);
+		return 0;
+	case 'P':
+		o->parts = (uint32_t)option_number(state, "parts", arg, 1, 1 << 16);
 		return 0;
 	case 'm':
 		o->micro_size = (uint32_t)option_number(state, "micro-size", arg, 1, 1 << 16);
@@ -61,6 +64,10 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 	case 'p':
 		o->dump = arg;
 		return 0;
+	case ARGP_KEY_END:
+		if (o->parts > o->ranks)
+			argp_error(state, "--parts: a part has one rank at least");
+		return 0;
 	default:
 		return ARGP_ERR_UNKNOWN;
 	}
@@ -68,6 +75,8 @@ static error_t parse(int key, char *arg, struct argp_state *state)
 
 static const struct argp_option options[] = {
 	{ "ranks", 'n', "N", 0, "Ranks of the job (1)", 0 },
+	{ "parts", 'P', "N", 0, "Parts of the job, equal blocks of its ranks; only mlp_replay adds part by part (1)",
+	  0 },
 	{ "micro-size", 'm', "N", 0, "Micro-batches of each rank in a step (1)", 0 },
 	{ "lr", 'l', "LR", 0, "Learning rate of plain SGD (0.01)", 0 },
 	{ "steps", 'S', "N", 0, "Stop after N steps", 0 },
@@ -109,9 +118,10 @@ static int set_up_tensor(struct program *p, int t)
 
 	r->params[t] = new_array(n, sizeof(real));
 	r->grads[t] = new_array(n, sizeof(real));
+	r->part[t] = new_array(n, sizeof(real));
 	r->sums[t] = new_array(n, sizeof(real));
 	p->file[t] = new_array(n, sizeof(float));
-	if (!r->params[t] || !r->grads[t] || !r->sums[t] || !p->file[t])
+	if (!r->params[t] || !r->grads[t] || !r->part[t] || !r->sums[t] || !p->file[t])
 		return out_of_memory(p);
 	mlp_init_tensor(t, p->o.common.seed, p->file[t]);
 	for (size_t i = 0; i < n; i++)
@@ -125,6 +135,7 @@ static int set_up(struct program *p)
 	struct reference *r = &p->ref;
 
 	r->lr = p->o.lr;
+	r->parts = p->o.parts;
 	mlp_set_threads(c);
 	if (mlp_open_data(c, "train", c->max_samples, &r->train, p->why, sizeof(p->why)) ||
 	    mlp_open_data(c, "t10k", 0, &r->test, p->why, sizeof(p->why)))
@@ -204,6 +215,7 @@ static void tear_down(struct program *p)
 	for (int t = 0; t < MLP_TENSORS; t++) {
 		free(p->ref.params[t]);
 		free(p->ref.grads[t]);
+		free(p->ref.part[t]);
 		free(p->ref.sums[t]);
 		free(p->file[t]);
 	}

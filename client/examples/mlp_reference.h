@@ -2,7 +2,8 @@
 /* What a job of `mlp` must compute, by one process: the same samples in the same order, plain SGD. Two programs:
  *
  *   mlp_reference  f64, each window as one big batch: how far rounding has carried the job from the truth
- *   mlp_replay     f32, micro-batch by micro-batch in gaccd's order of adding: must agree with the job bit by bit
+ *   mlp_replay     f32, micro-batch by micro-batch in gaccd's order of adding: must agree with the job bit by bit. Of a
+ *                  job of several parts it adds up each part's ranks first, then the parts
  */
 #ifndef GACC_EXAMPLES_MLP_REFERENCE_H
 #define GACC_EXAMPLES_MLP_REFERENCE_H
@@ -12,12 +13,14 @@
 
 struct reference {
 	double lr;
+	uint32_t parts; /* of the job; only mlp_replay looks at it */
 	struct idx_set train, test;
 	struct sampler sampler;
 	struct mlp model;
 	real *params[MLP_TENSORS];
 	real *grads[MLP_TENSORS]; /* of a batch */
-	real *sums[MLP_TENSORS];  /* of the window */
+	real *part[MLP_TENSORS];  /* the window's sum over one part's ranks */
+	real *sums[MLP_TENSORS];  /* and over all parts */
 };
 
 /* The program's one-line description. */

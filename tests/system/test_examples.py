@@ -214,6 +214,17 @@ def test_mlp_under_gaccctl_run(daemon):
 
 
 @needs_mlp
+def test_mlp_in_parts(daemon):
+    """The replay follows the order of sums over parts: here of one, one and two ranks. In the order of one part the bits are others."""
+    dumped = daemon.dir / "params.safetensors"
+    gaccctl_run(daemon, "-n", 4, "--micro-size", 4, "--batch", 8, "--set", "parts=3", "--set", "optimizer.type=sgd", "--set",
+                "optimizer.lr=0.05", "--", BIN / "mlp", *MLP, "--dump-params", dumped)
+    check_replay(dumped, ranks=4, parts=3, micro_size=4, lr=0.05)
+    with pytest.raises(AssertionError):
+        check_replay(dumped, ranks=4, micro_size=4, lr=0.05)
+
+
+@needs_mlp
 def test_mlp_under_a_shell_loop(daemon):
     """The first rank creates the job, the other joins it by its name, also when both come at the same moment."""
     dumped = daemon.dir / "params.safetensors"
