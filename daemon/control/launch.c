@@ -13,7 +13,8 @@
 struct launch {
 	struct launch_summary sum;
 	struct launch_ports ports;
-	uint32_t n_ranks, max_restarts;
+	uint32_t n_ranks;
+	bool final;				    /* no more restarts will be allowed */
 	int64_t grace_ns, last_failure_ns, kill_ns; /* kill_ns 0: not stopping, or killed already */
 	struct launch_rank *rank;
 	uint32_t n_running, n_waiting;
@@ -32,7 +33,8 @@ enum status launch_new(struct launch **out, uint32_t n_ranks, uint32_t max_resta
 	}
 	l->ports = *ports;
 	l->n_ranks = l->n_waiting = n_ranks;
-	l->max_restarts = max_restarts;
+	l->sum.allowed = max_restarts;
+	l->final = true;
 	l->grace_ns = grace_ns;
 	for (uint32_t i = 0; i < n_ranks; i++)
 		l->rank[i].exit_status = LAUNCH_NO_STATUS;
@@ -59,6 +61,7 @@ void launch_resume(struct launch *l, uint32_t rank, uint32_t restarts, uint32_t 
 static void enter(struct launch *l, enum launch_phase phase)
 {
 	l->sum.phase = phase;
+	l->sum.wanted = 0;
 	for (uint32_t i = 0; i < l->n_ranks; i++)
 		if (l->rank[i].state == LAUNCH_RANK_WAITING) {
 			l->rank[i].state = LAUNCH_RANK_EXITED;
@@ -116,25 +119,70 @@ static void note_cause(struct launch *l, uint32_t rank, int32_t status, struct n
 	l->last_failure_ns = now.mono_ns;
 }
 
+/* There is no restart for it, and it takes the others with it. */
+static void give_up(struct launch *l, uint32_t rank, struct now now)
+{
+	l->rank[rank].state = LAUNCH_RANK_EXITED;
+	l->sum.result = LAUNCH_FAILED;
+	l->ports.changed(l->ports.ctx, rank);
+	launch_stop(l, l->grace_ns, now);
+}
+
+/* A rank that is waiting. */
+static void restart(struct launch *l, uint32_t rank, struct now now)
+{
+	struct launch_rank *r = &l->rank[rank];
+	uint32_t shift = r->restarts < RESTART_MAX_SHIFT ? r->restarts : RESTART_MAX_SHIFT;
+	l->sum.charged++;
+	r->restarts++;
+	r->due_ns = now.mono_ns + (RESTART_NS << shift);
+	l->ports.changed(l->ports.ctx, rank);
+}
+
 /* The rank's process has failed, or could not be started. */
 static void on_failure(struct launch *l, uint32_t rank, int32_t status, struct now now)
 {
 	struct launch_rank *r = &l->rank[rank];
 	note_cause(l, rank, status, now);
-	if (l->sum.charged >= l->max_restarts) {
-		r->state = LAUNCH_RANK_EXITED;
-		l->sum.result = LAUNCH_FAILED;
-		l->ports.changed(l->ports.ctx, rank);
-		launch_stop(l, l->grace_ns, now);
+	if (l->sum.charged >= l->sum.allowed && l->final) {
+		give_up(l, rank, now);
 		return;
 	}
-	uint32_t shift = r->restarts < RESTART_MAX_SHIFT ? r->restarts : RESTART_MAX_SHIFT;
-	l->sum.charged++;
-	r->restarts++;
 	r->state = LAUNCH_RANK_WAITING;
-	r->due_ns = now.mono_ns + (RESTART_NS << shift);
 	l->n_waiting++;
+	if (l->sum.charged < l->sum.allowed) {
+		restart(l, rank, now);
+		return;
+	}
+	r->due_ns = LAUNCH_HELD_NS;
+	l->sum.wanted++;
 	l->ports.changed(l->ports.ctx, rank);
+}
+
+/* Of the ranks that wait for it, those with the lowest numbers come first. */
+static void answer_held(struct launch *l, struct now now)
+{
+	for (uint32_t i = 0; i < l->n_ranks && l->sum.wanted && l->sum.phase == LAUNCH_RUNNING; i++) {
+		if (l->rank[i].state != LAUNCH_RANK_WAITING || l->rank[i].due_ns != LAUNCH_HELD_NS)
+			continue;
+		if (l->sum.charged < l->sum.allowed) {
+			l->sum.wanted--;
+			restart(l, i, now);
+		} else if (l->final) {
+			l->n_waiting--;
+			give_up(l, i, now);
+		}
+	}
+}
+
+void launch_allow(struct launch *l, uint32_t allowed, bool final, struct now now)
+{
+	const bool idle = l->sum.phase == LAUNCH_IDLE;
+	if (idle || allowed > l->sum.allowed)
+		l->sum.allowed = allowed;
+	l->final = idle ? final : l->final || final;
+	answer_held(l, now);
+	l->ports.changed(l->ports.ctx, 0);
 }
 
 void launch_on_exit(struct launch *l, uint32_t rank, int64_t pid, int32_t status, struct now now)

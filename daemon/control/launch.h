@@ -5,9 +5,13 @@
  * Pure state machine of a launcher (`gaccd --launcher`); one thread; time is an argument; processes are its ports'.
  * States and transitions: docs/protocol.md, "Ranks under a launcher".
  *
- * A failure is an exit with another status than 0 that we did not order. It costs one of max_restarts, which all ranks
- * share; when none is left, all are stopped and the result is FAILED. The cause is the first failure of the row that
- * ended so: a failure more than LAUNCH_QUIET_NS after the one before it begins a new row, as the ranks had recovered.
+ * A failure is an exit with another status than 0 that we did not order. It costs one of the restarts that are allowed,
+ * which all ranks here share. When none is left, and no more will be allowed, all are stopped and the result is FAILED.
+ * Of a job on several nodes more may be allowed: the rank waits for that (`wanted`; control/launch_share.h). The cause
+ * is the first failure of the row that ended so: a failure more than LAUNCH_QUIET_NS after the one before it begins a
+ * new row, as the ranks had recovered.
+ *
+ * Ranks are counted from 0 here; their numbers in the job are the launcher's business.
  */
 #ifndef GACC_CONTROL_LAUNCH_H
 #define GACC_CONTROL_LAUNCH_H
@@ -16,6 +20,7 @@
 
 #define LAUNCH_QUIET_NS (INT64_C(60) * 1000000000)
 #define LAUNCH_NO_STATUS (-1)
+#define LAUNCH_HELD_NS INT64_MAX /* due_ns of a rank that waits for a restart to be allowed */
 
 enum launch_phase {
 	LAUNCH_IDLE = 0, /* not started */
@@ -51,6 +56,10 @@ struct launch_summary {
 	enum launch_result result;
 	uint32_t charged; /* restarts that the budget has paid for */
 	struct launch_cause cause;
+	uint32_t allowed; /* restarts that the budget has so far */
+	uint32_t wanted;  /* ranks that wait for more */
+	/* at which ranks may meet; the launcher's word, not known to the state machine. 0: not known */
+	uint32_t master_port;
 };
 
 struct launch_ports {
@@ -65,7 +74,7 @@ struct launch_ports {
 
 struct launch;
 
-/* n_ranks >= 1. ST_NO_MEMORY. */
+/* n_ranks >= 1. max_restarts is all that is allowed, unless launch_allow says otherwise. ST_NO_MEMORY. */
 enum status launch_new(struct launch **out, uint32_t n_ranks, uint32_t max_restarts, int64_t grace_ns,
 		       const struct launch_ports *);
 void launch_free(struct launch *);
@@ -73,6 +82,9 @@ void launch_free(struct launch *);
 /* An earlier launcher had started this rank, `restarts` times again, and had charged so much in all: this start is one
  * more that costs nothing. Before launch_start. */
 void launch_resume(struct launch *, uint32_t rank, uint32_t restarts, uint32_t charged);
+/* The budget is shared with other nodes: so many restarts are allowed here in all; the number never falls. `final`: no
+ * more will be. Repeated without harm; before launch_start, too. */
+void launch_allow(struct launch *, uint32_t allowed, bool final, struct now);
 /* Starts all ranks. Once; later calls do nothing. */
 void launch_start(struct launch *, struct now);
 /* The rank's process has ended; status as in launch_rank. Others than its current process are ignored. */

@@ -138,6 +138,7 @@ static bool pack_words(const struct hosted *h, char **out, size_t *n)
 	fprintf(f, "unix:%s%s%s%c", here ? here : "", here ? "/" : "", h->d->node.conf->listen.socket, '\0');
 	put_word(f, c->working_dir);
 	put_word(f, dir);
+	put_word(f, "127.0.0.1");
 	for (size_t i = 0; i < c->n_command; i++)
 		put_word(f, c->command[i]);
 	for (size_t i = 0; i < c->n_environment; i++)
@@ -155,6 +156,9 @@ bool launching_order(struct hosted *h, enum launch_op op, const void *words, siz
 				  .job_id = h->id,
 				  .n_ranks = h->spec->ranks,
 				  .max_restarts = h->spec->launch.max_restarts,
+				  .final = 1,
+				  .world = h->spec->ranks,
+				  .n_groups = 1,
 				  .micro_size = h->spec->micro_size,
 				  .uid = h->uid,
 				  .change_user = may_change_user(),

@@ -113,7 +113,8 @@ static void redirect(const struct launch_start *s, uint32_t rank, uint32_t resta
 	if (!why && (null < 0 || dup2(null, 0) < 0 || dup2(output, 1) < 0 || dup2(output, 2) < 0))
 		why = strerror(errno);
 	if (why)
-		fail(s, rank, CANNOT_RUN, "cannot write %.120s/worker_%u.log: %s", s->log_dir, rank, why);
+		fail(s, rank, CANNOT_RUN, "cannot write %.120s/worker_%u.log: %s", s->log_dir, s->order.first + rank,
+		     why);
 }
 
 /* ---- the rank ---- */

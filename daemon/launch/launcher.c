@@ -247,6 +247,7 @@ static void say_all(struct launcher *l)
 	};
 	if (l->launch)
 		w.summary = *launch_summary(l->launch);
+	w.summary.master_port = l->start.master_port;
 	if (say(l, &w, l->tail))
 		l->summary_dirty = false;
 }
@@ -292,6 +293,7 @@ static enum status begin(struct launcher *l, const void *packet, size_t n)
 	for (uint32_t i = 0; i < l->n_old; i++)
 		if (l->old[i].rank < o->n_ranks)
 			launch_resume(l->launch, l->old[i].rank, l->old[i].restarts, l->old[i].charged);
+	launch_allow(l->launch, o->max_restarts, o->final != 0, clock_now());
 	launch_start(l->launch, clock_now());
 	all_is_news(l);
 	return ST_OK;
@@ -320,6 +322,10 @@ static void handle_order(struct launcher *l, const struct launch_order *o, size_
 	case LAUNCH_OP_LOGS:
 		if (l->logs)
 			launch_logs_limit(l->logs, o->log_max);
+		break;
+	case LAUNCH_OP_ALLOW:
+		if (l->launch)
+			launch_allow(l->launch, o->max_restarts, o->final != 0, clock_now());
 		break;
 	case LAUNCH_OP_END:
 		stop(l, o->grace_ns);

@@ -77,7 +77,7 @@ static int64_t now_ns(void)
 
 static void path_of(const struct launch_start *s, uint32_t rank, const char *suffix, char out[PATH_MAX + 32])
 {
-	snprintf(out, PATH_MAX + 32, "%s/worker_%u.log%s", s->log_dir, rank, suffix);
+	snprintf(out, PATH_MAX + 32, "%s/worker_%u.log%s", s->log_dir, s->order.first + rank, suffix);
 }
 
 const char *launch_log_open(const struct launch_start *s, uint32_t rank, bool older, int flags, int *out)

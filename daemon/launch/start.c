@@ -53,8 +53,10 @@ static bool take_words(struct launch_start *s, const char *words, size_t n)
 	s->endpoint = next_word(&at, end);
 	s->working_dir = next_word(&at, end);
 	s->log_dir = next_word(&at, end);
-	return s->endpoint && s->working_dir && s->log_dir && s->order.n_command && s->order.n_command < n &&
-	       s->order.n_environment < n && take_list(&at, end, s->order.n_command, &s->command) &&
+	s->master_addr = next_word(&at, end);
+	return s->endpoint && s->working_dir && s->log_dir && s->master_addr && s->order.n_command &&
+	       s->order.n_command < n && s->order.n_environment < n &&
+	       take_list(&at, end, s->order.n_command, &s->command) &&
 	       take_list(&at, end, s->order.n_environment, &s->environment);
 }
 
@@ -98,6 +100,8 @@ enum status launch_start_parse(const void *packet, size_t n, struct launch_start
 	if (n >= sizeof(s.order))
 		memcpy(&s.order, packet, sizeof(s.order));
 	if (n < sizeof(s.order) || !s.order.n_ranks || s.order.n_ranks > SPEC_MAX_RANKS ||
+	    s.order.world > SPEC_MAX_RANKS || s.order.first > s.order.world ||
+	    s.order.n_ranks > s.order.world - s.order.first || s.order.master_port > UINT16_MAX ||
 	    !take_words(&s, (const char *)packet + sizeof(s.order), n - sizeof(s.order))) {
 		log_error("an order to start ranks that cannot be read (%zu bytes)", n);
 		goto fail;
@@ -111,7 +115,7 @@ enum status launch_start_parse(const void *packet, size_t n, struct launch_start
 	if (st)
 		goto fail;
 	s.reason = shared;
-	s.master_port = free_port();
+	s.master_port = s.order.master_port ? (uint16_t)s.order.master_port : free_port();
 	*out = s;
 	return ST_OK;
 fail:
@@ -179,9 +183,10 @@ static bool put_user(const struct launch_start *s, char **list, size_t *n)
 static bool put_rank(const struct launch_start *s, uint32_t rank, uint32_t restarts, char **list, size_t *n)
 {
 	const struct launch_order *o = &s->order;
-	return putf(list, n, "RANK=%u", rank) && putf(list, n, "WORLD_SIZE=%u", o->n_ranks) &&
+	return putf(list, n, "RANK=%u", o->first + rank) && putf(list, n, "WORLD_SIZE=%u", o->world) &&
 	       putf(list, n, "LOCAL_RANK=%u", rank) && putf(list, n, "LOCAL_WORLD_SIZE=%u", o->n_ranks) &&
-	       putf(list, n, "GROUP_RANK=0") && putf(list, n, "MASTER_ADDR=127.0.0.1") &&
+	       putf(list, n, "GROUP_RANK=%u", o->group) && putf(list, n, "GROUP_WORLD_SIZE=%u", o->n_groups) &&
+	       putf(list, n, "NODE_RANK=%u", o->group) && putf(list, n, "MASTER_ADDR=%s", s->master_addr) &&
 	       putf(list, n, "MASTER_PORT=%u", s->master_port) &&
 	       putf(list, n, "TORCHELASTIC_RESTART_COUNT=%u", restarts) &&
 	       putf(list, n, "TORCHELASTIC_RUN_ID=%llu", (unsigned long long)o->job_id);
@@ -191,7 +196,7 @@ static bool put_gacc(const struct launch_start *s, uint32_t rank, uint32_t resta
 {
 	const struct launch_order *o = &s->order;
 	return putf(list, n, "GACC_JOB_ID=%llu", (unsigned long long)o->job_id) &&
-	       putf(list, n, "GACC_RANK=%u", rank) && putf(list, n, "GACC_WORLD_SIZE=%u", o->n_ranks) &&
+	       putf(list, n, "GACC_RANK=%u", o->first + rank) && putf(list, n, "GACC_WORLD_SIZE=%u", o->world) &&
 	       putf(list, n, "GACC_ENDPOINT=%s", s->endpoint) && putf(list, n, "GACC_MICRO_SIZE=%u", o->micro_size) &&
 	       putf(list, n, "GACC_RESTART_COUNT=%u", restarts) && putf(list, n, "GACC_LOG_DIR=%s", s->log_dir);
 }

@@ -17,7 +17,7 @@
 struct launch_start {
 	struct launch_order order;
 	char *words; /* what was behind the order */
-	const char *endpoint, *working_dir, *log_dir;
+	const char *endpoint, *working_dir, *log_dir, *master_addr;
 	char **command;	    /* NULL-terminated */
 	char **environment; /* NAME=value, NULL-terminated */
 	char *user, *home, *shell;
@@ -32,7 +32,8 @@ struct launch_start {
 /* From a packet. ST_MALFORMED; ST_PERMISSION_DENIED: the user is not in the user database; ST_NO_MEMORY. All logged. */
 enum status launch_start_parse(const void *packet, size_t n, struct launch_start *out);
 void launch_start_fini(struct launch_start *);
-/* The environment of a rank's process: NULL-terminated, freed with launch_environment_free. NULL: no memory. */
+/* The environment of a rank's process, which is counted from 0 here: NULL-terminated, freed with
+ * launch_environment_free. NULL: no memory. */
 char **launch_environment(const struct launch_start *, uint32_t rank, uint32_t restarts);
 void launch_environment_free(char **);
 

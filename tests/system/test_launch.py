@@ -77,7 +77,7 @@ def test_environment_and_where_it_runs(no_launcher_left, monkeypatch):
         assert int(port) > 1023 and env == {
             "PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": ME.pw_dir, "USER": ME.pw_name, "SHELL": env["SHELL"],
             "LANG": "de", "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "MINE": "x=y", "GATE": str(gate(d)), "GACC_TEST": str(d.dir), "RANK": str(rank), "WORLD_SIZE": "3",
-            "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "3", "GROUP_RANK": "0", "MASTER_ADDR": "127.0.0.1",
+            "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "3", "GROUP_RANK": "0", "GROUP_WORLD_SIZE": "1", "NODE_RANK": "0", "MASTER_ADDR": "127.0.0.1",
             "TORCHELASTIC_RESTART_COUNT": "0", "TORCHELASTIC_RUN_ID": str(job), "GACC_JOB_ID": str(job),
             "GACC_RANK": str(rank), "GACC_WORLD_SIZE": "3", "GACC_ENDPOINT": d.endpoint, "GACC_MICRO_SIZE": "4",
             "GACC_RESTART_COUNT": "0", "GACC_LOG_DIR": j.log_dir}

@@ -303,6 +303,57 @@ START_TEST(a_new_launcher_starts_again_at_no_cost)
 }
 END_TEST
 
+START_TEST(a_rank_waits_until_a_restart_is_allowed)
+{
+	make(0);
+	launch_allow(l, 0, false, now);
+	launch_start(l, now);
+	ends(2, 9);
+	ends(1, 8);
+	expect(LAUNCH_RUNNING, LAUNCH_UNDECIDED);
+	ck_assert_int_eq(state(1), LAUNCH_RANK_WAITING);
+	ck_assert_uint_eq(launch_summary(l)->wanted, 2);
+	wait_ms(100000);
+	ck_assert_uint_eq(starts[1] + starts[2], 2);
+	launch_allow(l, 1, false, now);
+	launch_allow(l, 1, false, now); /* repeated */
+	launch_allow(l, 0, false, now); /* overtaken */
+	ck_assert_uint_eq(launch_summary(l)->allowed, 1);
+	ck_assert_uint_eq(launch_summary(l)->wanted, 1);
+	ck_assert_uint_eq(launch_summary(l)->charged, 1);
+	wait_ms(99);
+	ck_assert_uint_eq(starts[1], 1);
+	wait_ms(1);
+	ck_assert_uint_eq(starts[1], 2);
+	launch_allow(l, 1, true, now);
+	expect(LAUNCH_STOPPING, LAUNCH_FAILED);
+	expect_cause(2, 9);
+	ck_assert_uint_eq(launch_summary(l)->wanted, 0);
+	ck_assert_uint_eq(starts[2], 1);
+	ends(0, 0);
+	ends(1, 143);
+	expect(LAUNCH_OVER, LAUNCH_FAILED);
+}
+END_TEST
+
+START_TEST(who_waits_for_a_restart_can_be_stopped)
+{
+	make(0);
+	launch_allow(l, 0, false, now);
+	launch_start(l, now);
+	ends(0, 1);
+	launch_stop(l, GRACE, now);
+	ck_assert_int_eq(state(0), LAUNCH_RANK_EXITED);
+	ck_assert_uint_eq(launch_summary(l)->wanted, 0);
+	launch_allow(l, 5, true, now);
+	wait_ms(10000);
+	ck_assert_uint_eq(starts[0], 1);
+	ends(1, 0);
+	ends(2, 0);
+	expect(LAUNCH_OVER, LAUNCH_STOPPED);
+}
+END_TEST
+
 static void teardown(void)
 {
 	launch_free(l);
@@ -327,5 +378,7 @@ int main(void)
 	tcase_add_test(c, a_stop_before_the_start);
 	tcase_add_test(c, exits_of_processes_of_the_past_are_ignored);
 	tcase_add_test(c, a_new_launcher_starts_again_at_no_cost);
+	tcase_add_test(c, a_rank_waits_until_a_restart_is_allowed);
+	tcase_add_test(c, who_waits_for_a_restart_can_be_stopped);
 	return suite_run(s);
 }

@@ -35,6 +35,11 @@ static void make_order(void)
 					      .op = LAUNCH_OP_START,
 					      .job_id = 7,
 					      .n_ranks = 2,
+					      .first = 4,
+					      .world = 6,
+					      .group = 1,
+					      .n_groups = 3,
+					      .master_port = 4711,
 					      .micro_size = 8,
 					      .uid = getuid(),
 					      .n_command = 2,
@@ -43,6 +48,7 @@ static void make_order(void)
 	word("unix:/run/g.sock");
 	word("");
 	word("/logs");
+	word("10.1.2.3");
 	word("python3");
 	word("train.py");
 	word("RANK=99");
@@ -73,11 +79,17 @@ START_TEST(an_order_becomes_an_environment)
 	ck_assert_ptr_null(s.command[2]);
 	ck_assert_str_eq(s.log_dir, "/logs");
 	char **e = launch_environment(&s, 1, 3);
-	ck_assert_str_eq(value(e, "RANK"), "1");     /* ours wins */
+	ck_assert_str_eq(value(e, "RANK"), "5");     /* ours wins */
 	ck_assert_str_eq(value(e, "PATH"), "/mine"); /* theirs wins */
 	ck_assert_str_eq(value(e, "A"), "b=c");
 	ck_assert_str_eq(value(e, "PYTHONUNBUFFERED"), "1");
-	ck_assert_str_eq(value(e, "WORLD_SIZE"), "2");
+	static const char *const ours[][2] = { { "WORLD_SIZE", "6" },	    { "LOCAL_RANK", "1" },
+					       { "LOCAL_WORLD_SIZE", "2" }, { "GROUP_RANK", "1" },
+					       { "GROUP_WORLD_SIZE", "3" }, { "NODE_RANK", "1" },
+					       { "MASTER_PORT", "4711" },   { "MASTER_ADDR", "10.1.2.3" },
+					       { "GACC_RANK", "5" },	    { "GACC_WORLD_SIZE", "6" } };
+	for (size_t i = 0; i < sizeof(ours) / sizeof(*ours); i++)
+		ck_assert_str_eq(value(e, ours[i][0]), ours[i][1]);
 	ck_assert_str_eq(value(e, "GACC_ENDPOINT"), "unix:/run/g.sock");
 	ck_assert_str_eq(value(e, "GACC_RESTART_COUNT"), "3");
 	ck_assert_str_eq(value(e, "HOME"), s.home);
@@ -97,6 +109,14 @@ START_TEST(every_cut_order_is_refused)
 	ck_assert_int_eq(launch_start_parse(&packet, n_packet, &s), ST_MALFORMED);
 	make_order();
 	packet.order.n_ranks = 0;
+	ck_assert_int_eq(launch_start_parse(&packet, n_packet, &s), ST_MALFORMED);
+	make_order();
+	packet.order.first = 5; /* the last one would be beyond the job's */
+	ck_assert_int_eq(launch_start_parse(&packet, n_packet, &s), ST_MALFORMED);
+	packet.order.first = UINT32_MAX;
+	ck_assert_int_eq(launch_start_parse(&packet, n_packet, &s), ST_MALFORMED);
+	make_order();
+	packet.order.master_port = 65536;
 	ck_assert_int_eq(launch_start_parse(&packet, n_packet, &s), ST_MALFORMED);
 	make_order();
 	packet.order.uid = 4000000001u;
