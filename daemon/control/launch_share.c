@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Shares the restarts of a job among its nodes. For edge/launching.c, on the loop thread. Pure. */
+/* Shares the restarts of a job among its nodes: how many of max_restarts each may use.
+ * For edge/launching.c, on the loop thread. Pure. */
 #include "control/launch_share.h"
 
 void launch_share_hear(struct launch_share *s, uint32_t allowed, uint32_t wanted)

@@ -161,7 +161,7 @@ static void try_one(unsigned seed)
 		ck_assert_uint_le(charged(), max_restarts);
 		ck_assert_uint_le(given(), max_restarts);
 	}
-	ck_assert(any_failed()); /* nobody waits for ever */
+	ck_assert(any_failed());		  /* nobody waits for ever */
 	ck_assert_uint_eq(given(), max_restarts); /* used, or on its way */
 	for (int i = 0; i < NODES; i++)
 		launch_free(launch[i]);
