@@ -69,8 +69,8 @@ enum status coll_open(struct coll_net *net, const struct coll_config *config, st
 	if (!why)
 		why = &unwanted;
 	if (!config->n_parts || config->n_parts > COLL_MAX_PARTS || config->part >= config->n_parts || !config->life ||
-	    config->stall_ns <= 0 || config->join_ns <= 0) {
-		coll_failure_set(why, ST_INVALID_ARGUMENT, 0, "part, life or a time limit is out of bounds");
+	    config->stall_ns <= 0 || config->join_ns <= 0 || config->small > COLL_MAX_SMALL) {
+		coll_failure_set(why, ST_INVALID_ARGUMENT, 0, "part, life, small or a time limit is out of bounds");
 		return ST_INVALID_ARGUMENT;
 	}
 	struct coll_config capped = *config; /* a time and a limit can be added */
@@ -113,6 +113,16 @@ enum status coll_gather(struct coll *c, const struct coll_gather *g)
 {
 	const char *wrong = wrong_shares(c, g->bounds, g->piece, 1);
 	return wrong ? c->ops->fail(c, ST_INVALID_ARGUMENT, wrong) : c->ops->gather(c, g);
+}
+
+enum status coll_sum_small(struct coll *c, const struct coll_sum_small *x)
+{
+	const bool fits = x->element == 2 || x->element == 4 || x->element == 8;
+	if (!fits || x->n % x->element || x->n > c->small)
+		return c->ops->fail(
+			c, ST_INVALID_ARGUMENT,
+			"an element has 2, 4 or 8 bytes, and there are no more of them than the members agreed on");
+	return c->ops->sum_small(c, x);
 }
 
 enum status coll_broadcast(struct coll *c, void *buffer, size_t n, uint32_t root)

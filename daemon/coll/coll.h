@@ -13,7 +13,8 @@
  *   depend on the parts alone, not on timing, on the network, or on where parts run. A library that adds by itself
  *   (NCCL) is not ordered (coll_is_ordered), and gives the callback one source, the sum.
  * - Equal calls: all members call the same operations in the same order, with equal bounds, piece, element, bytes and
- *   root. A difference breaks the communicator where the implementation can see it (both do).
+ *   root. A difference breaks the communicator where the implementation can see it (both do; over Gloo a coll_sum_small
+ *   beside another operation is a stall).
  * - Failures: an operation that does not return ST_OK has broken the communicator. Every later call of this member
  *   returns the same status at once. Other members fail within a bounded time; a call of theirs that was complete
  *   already may still return ST_OK. So whether an attempt has succeeded is known only when all have voted.
@@ -27,7 +28,7 @@
  *
  *   coll_open                            any thread
  *   coll_join, _exchange, _gather,       the communication thread: one call at a time; they block, and call the
- *   _broadcast, _barrier                 callbacks on this thread
+ *   _sum_small, _broadcast, _barrier     callbacks on this thread
  *   coll_poll, coll_abort                any thread, also in a callback and while another call blocks; not once
  *                                        coll_leave has been called
  *   coll_leave                           the communication thread, or another after it has ended
@@ -42,9 +43,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define COLL_MAX_PARTS 64	   /* of a communicator on hosts: connections and addresses grow with the square */
-#define COLL_MAX_BLOB 65536	   /* bytes of one member's address */
-#define COLL_MAX_PIECE (64u << 20) /* bytes */
+#define COLL_MAX_PARTS 64	    /* of a communicator on hosts: connections and addresses grow with the square */
+#define COLL_MAX_BLOB 65536	    /* bytes of one member's address */
+#define COLL_MAX_PIECE (64u << 20)  /* bytes */
+#define COLL_MAX_SMALL (256u << 10) /* bytes of a coll_sum_small */
 /* After an abort every call of the member has returned within this time. A caller that sees it exceeded ends its
  * process: the network library hangs. */
 #define COLL_ABORT_NS (INT64_C(15) * 1000000000)
@@ -133,10 +135,21 @@ struct coll_gather { /* all-gather: everybody gets everybody's share, in place *
 	bool whole;
 };
 
+/* Everybody gets all bytes of all parts and sums all of them: one message to each part, and no wait but for the
+ * others'. For so few bytes that messages cost more than what is in them. The sum is called once, for the piece [0, n).
+ */
+struct coll_sum_small {
+	const void *in;
+	size_t n;	  /* bytes, at most the members' `small` */
+	uint32_t element; /* as in an exchange; n is a multiple */
+	coll_sum_fn *sum;
+	void *arg;
+};
+
 /* One member. Implementations embed it. */
 struct coll {
 	const struct coll_ops *ops;
-	uint32_t part, n_parts;
+	uint32_t part, n_parts, small;
 };
 
 struct coll_config {
@@ -145,6 +158,9 @@ struct coll_config {
 	uint64_t life;		/* of this engine; not 0 */
 	int64_t stall_ns;	/* without progress; > 0 */
 	int64_t join_ns;	/* for all of coll_join; > 0 */
+	/* Bytes, at most COLL_MAX_SMALL: of the largest coll_sum_small; 0: there is none. The same at all members. Each
+	 * keeps two messages of so many bytes for each other part. */
+	uint32_t small;
 };
 
 /* A transport in this process: a device of Gloo, the library of NCCL, or the members of coll_local. Any thread. */
@@ -164,6 +180,7 @@ enum status coll_join(struct coll *, const struct coll_address *all);
 /* Block until done. */
 enum status coll_exchange(struct coll *, const struct coll_exchange *);
 enum status coll_gather(struct coll *, const struct coll_gather *);
+enum status coll_sum_small(struct coll *, const struct coll_sum_small *);
 enum status coll_broadcast(struct coll *, void *buffer, size_t n, uint32_t root); /* the root's n bytes to all */
 enum status coll_barrier(struct coll *); /* returns ST_OK only after all have called it */
 
@@ -187,6 +204,7 @@ struct coll_ops {
 	enum status (*join)(struct coll *, const struct coll_address *all);
 	enum status (*exchange)(struct coll *, const struct coll_exchange *);
 	enum status (*gather)(struct coll *, const struct coll_gather *);
+	enum status (*sum_small)(struct coll *, const struct coll_sum_small *);
 	enum status (*broadcast)(struct coll *, void *buffer, size_t n, uint32_t root);
 	enum status (*barrier)(struct coll *);
 	void (*poll)(struct coll *, struct coll_state *out);

@@ -77,6 +77,7 @@ static void free_member(struct gloo_member *m)
 	}
 	shim_buffer_free(m->last_words);
 	shim_buffer_free(m->waiting_words);
+	gloo_small_free(m);
 	if (m->context)
 		shim_context_free(m->context);
 	for (uint32_t s = 0; s < m->base.n_parts; s++)
@@ -95,7 +96,8 @@ static struct gloo_member *make_member(struct gloo_net *net, const struct coll_c
 	struct gloo_member *m = calloc(1, sizeof(*m));
 	if (!m)
 		return NULL;
-	m->base = (struct coll){ .ops = &ops, .part = config->part, .n_parts = config->n_parts };
+	m->base =
+		(struct coll){ .ops = &ops, .part = config->part, .n_parts = config->n_parts, .small = config->small };
 	m->net = net;
 	m->id = config->id;
 	m->life = config->life;
@@ -122,6 +124,7 @@ static bool make_blob(struct gloo_member *m)
 	struct gloo_blob *b = &m->blob;
 	*b = (struct gloo_blob){ .magic = GLOO_MAGIC, .id = m->id, .part = m->base.part, .life = m->life };
 	b->n_parts = m->base.n_parts;
+	b->small = m->base.small;
 	for (uint32_t s = 0; s < m->base.n_parts; s++)
 		if (s != m->base.part)
 			shim_address(m->context, s, &b->address[s]);
@@ -205,6 +208,7 @@ static const struct coll_ops ops = {
 	.join = gloo_join,
 	.exchange = gloo_exchange,
 	.gather = gloo_gather,
+	.sum_small = gloo_sum_small,
 	.broadcast = gloo_broadcast,
 	.barrier = gloo_barrier,
 	.poll = gloo_poll,

@@ -142,7 +142,8 @@ static enum status local_open(struct coll_net *base, const struct coll_config *c
 		free(m);
 		return st;
 	}
-	m->base = (struct coll){ .ops = &ops, .part = config->part, .n_parts = config->n_parts };
+	m->base =
+		(struct coll){ .ops = &ops, .part = config->part, .n_parts = config->n_parts, .small = config->small };
 	m->net = net;
 	m->me = &m->comm->peer[config->part];
 	m->stall_ns = config->stall_ns;
@@ -272,6 +273,7 @@ static const struct coll_ops ops = {
 	.join = local_join,
 	.exchange = local_exchange,
 	.gather = local_gather,
+	.sum_small = local_sum_small,
 	.broadcast = local_broadcast,
 	.barrier = local_barrier,
 	.poll = local_poll,

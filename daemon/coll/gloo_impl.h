@@ -12,14 +12,21 @@
 
 #include <pthread.h>
 
-#define GLOO_MAGIC UINT64_C(0x3167636f6f6c67) /* its first byte changes with what members say to each other */
+#define GLOO_MAGIC UINT64_C(0x3267636f6f6c67) /* its first byte changes with what members say to each other */
 #define GLOO_DEPTH 3			      /* pieces in flight to a part */
 
 /* Slots of Gloo's messages. Those of operation n: GLOO_SLOT_OPERATIONS + n * GLOO_SLOTS; data have a slot made of the
  * operation's shape (see gloo_data_slot). */
-enum { GLOO_SLOT_HELLO, GLOO_SLOT_LAST_WORD, GLOO_SLOT_WAITING, GLOO_SLOT_OPERATIONS = 16, GLOO_SLOTS = 2 };
+enum {
+	GLOO_SLOT_HELLO,
+	GLOO_SLOT_LAST_WORD,
+	GLOO_SLOT_WAITING,
+	GLOO_SLOT_SMALL,
+	GLOO_SLOT_OPERATIONS = 16,
+	GLOO_SLOTS = 2
+};
 
-enum gloo_operation { GLOO_EXCHANGE = 1, GLOO_GATHER, GLOO_BROADCAST, GLOO_BARRIER };
+enum gloo_operation { GLOO_EXCHANGE = 1, GLOO_GATHER, GLOO_BROADCAST, GLOO_BARRIER, GLOO_SUM_SMALL };
 
 /* The first message on a connection. */
 struct gloo_hello {
@@ -52,6 +59,15 @@ struct gloo_header {
 	uint64_t whole;
 };
 
+/* A coll_sum_small as it is sent: always of the same size, as the receive for the next one is posted before it is known
+ * what that one will be. The bytes follow. */
+struct gloo_small {
+	struct gloo_shape shape; /* piece: their number; bounds: that of the operation */
+	uint64_t digest;	 /* of the shape and of them */
+	uint64_t unused[3];	 /* 64 bytes */
+};
+#define GLOO_SMALL_TURNS 2
+
 /* What is between this member and another part. */
 struct gloo_peer {
 	struct gloo_member *member;
@@ -67,7 +83,8 @@ struct gloo_peer {
 	struct gloo_last_word last_in;
 	struct gloo_waiting waiting_in;
 	struct shim_buffer *words, *last, *waiting;
-	uint64_t life; /* as the board has it */
+	struct shim_buffer *small[GLOO_SMALL_TURNS]; /* by turns: what is received into one cannot spoil the other */
+	uint64_t life;				     /* as the board has it */
 	/* the member's mutex */
 	bool joined;
 	bool gone;		/* the connection has ended */
@@ -95,7 +112,7 @@ struct gloo_net {
 struct gloo_blob {
 	uint64_t magic;
 	struct coll_id id;
-	uint64_t part, n_parts, life;
+	uint64_t part, n_parts, small, life;
 	uint64_t key[2];				 /* random */
 	struct sockaddr_storage address[COLL_MAX_PARTS]; /* where it listens for each part; n_parts are sent */
 };
@@ -131,8 +148,17 @@ struct gloo_member {
 	/* the communication thread */
 	unsigned char *scratch;
 	size_t n_scratch;
+	uint64_t n_small;		     /* operations begun */
+	unsigned char *small_in, *small_out; /* messages: a turn of all parts, then the other; one */
+	struct shim_buffer *small_words;     /* of small_out */
 	struct gloo_peer peer[COLL_MAX_PARTS];
 };
+
+/* The other parts one after the other, from the next one on: not all begin with the same. */
+static inline uint32_t gloo_other(const struct gloo_member *m, uint32_t i)
+{
+	return (m->base.part + 1 + i) % m->base.n_parts;
+}
 
 static inline uint64_t gloo_bit(uint32_t part)
 {
@@ -187,9 +213,26 @@ void gloo_watch_stop(struct gloo_member *);
 
 /* ---- operations (gloo_ops.c) ---- */
 
+/* At the beginning of each; else than ST_OK: it is over. */
+enum status gloo_count_begin(struct gloo_member *);
+void gloo_count_piece(struct gloo_member *);
+/* Breaks the member: a callback has returned this. */
+enum status gloo_callback_failed(struct gloo_member *, enum status);
+/* At the end of each, also when broken: after it nobody touches the operation's memory. Returns st. */
+enum status gloo_finish(struct gloo_member *, enum status);
+
 enum status gloo_exchange(struct coll *, const struct coll_exchange *);
 enum status gloo_gather(struct coll *, const struct coll_gather *);
 enum status gloo_broadcast(struct coll *, void *buffer, size_t n, uint32_t root);
 enum status gloo_barrier(struct coll *);
+
+/* ---- small sums (gloo_small.c) ---- */
+
+/* Of a member with `small`; false: no memory. */
+bool gloo_small_make(struct gloo_member *);
+void gloo_small_free(struct gloo_member *);
+/* Posts the receive of the part's message of this turn. */
+enum shim_result gloo_small_expect(struct gloo_member *, uint32_t s, uint64_t turn);
+enum status gloo_sum_small(struct coll *, const struct coll_sum_small *);
 
 #endif

@@ -45,7 +45,7 @@ static bool read_blob(struct gloo_member *m, const struct coll_address *a, uint3
 	memcpy(&b, a->blob, a->n_blob);
 	memcpy(key, b.key, sizeof(b.key));
 	if (b.magic != GLOO_MAGIC || coll_id_compare(&b.id, &m->id) || b.part != s || b.n_parts != m->base.n_parts ||
-	    b.life != a->life)
+	    b.small != m->base.small || b.life != a->life)
 		return false;
 	if (s == own)
 		return !memcmp(&b, &m->blob, a->n_blob);
@@ -83,7 +83,7 @@ static bool make_buffers(struct gloo_member *m)
 	}
 	m->last_words = shim_buffer_new(m->context, &m->last_out, sizeof(m->last_out));
 	m->waiting_words = shim_buffer_new(m->context, &m->waiting_out, sizeof(m->waiting_out));
-	return made && m->last_words && m->waiting_words;
+	return made && m->last_words && m->waiting_words && gloo_small_make(m);
 }
 
 /* ---- one connection; on its thread ---- */
@@ -118,7 +118,7 @@ static enum status greet(struct gloo_peer *p)
 	out->proof = gloo_proof(m, out);
 	if (shim_recv(p->last, p->part, GLOO_SLOT_LAST_WORD, 0, sizeof(p->last_in)) ||
 	    shim_recv(p->waiting, p->part, GLOO_SLOT_WAITING, 0, sizeof(p->waiting_in)) ||
-	    shim_recv(p->words, p->part, GLOO_SLOT_HELLO, to, sizeof(*out)) ||
+	    gloo_small_expect(m, p->part, 0) || shim_recv(p->words, p->part, GLOO_SLOT_HELLO, to, sizeof(*out)) ||
 	    shim_send(p->words, p->part, GLOO_SLOT_HELLO, from, sizeof(*out)) || shim_wait_recv(p->words) ||
 	    shim_wait_send(p->words))
 		return cannot_reach(p, "it has hung up");

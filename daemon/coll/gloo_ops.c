@@ -16,13 +16,7 @@
 
 /* ---- begin ---- */
 
-/* The other parts one after the other, from the next one on: not all begin with the same. */
-static uint32_t other(const struct gloo_member *m, uint32_t i)
-{
-	return (m->base.part + 1 + i) % m->base.n_parts;
-}
-
-static enum status count_begin(struct gloo_member *m)
+enum status gloo_count_begin(struct gloo_member *m)
 {
 	uint32_t gone = COLL_MAX_PARTS;
 	pthread_mutex_lock(&m->mutex);
@@ -45,9 +39,9 @@ static uint64_t slot_of(const struct gloo_member *m, unsigned i)
 /* Exchanges headers with all; where nothing but digests can come later, their receives are posted, too. */
 static enum status begin(struct gloo_member *m, const struct gloo_shape *shape, bool whole)
 {
-	enum status st = count_begin(m);
+	enum status st = gloo_count_begin(m);
 	for (uint32_t i = 0; i + 1 < m->base.n_parts && st == ST_OK; i++) {
-		uint32_t s = other(m, i);
+		uint32_t s = gloo_other(m, i);
 		struct gloo_peer *p = &m->peer[s];
 		size_t n = sizeof(p->memory.header_in);
 		p->memory.header_out = (struct gloo_header){ *shape, whole };
@@ -66,7 +60,7 @@ static enum status meet(struct gloo_member *m)
 {
 	enum status st = ST_OK;
 	for (uint32_t i = 0; i + 1 < m->base.n_parts && st == ST_OK; i++) {
-		uint32_t s = other(m, i);
+		uint32_t s = gloo_other(m, i);
 		struct gloo_peer *p = &m->peer[s];
 		st = gloo_wait(m, s, p->words, shim_wait_recv);
 		if (st == ST_OK &&
@@ -85,7 +79,7 @@ static enum status meet(struct gloo_member *m)
 static enum status send_digests(struct gloo_member *m)
 {
 	for (uint32_t i = 0; i + 1 < m->base.n_parts; i++) {
-		uint32_t s = other(m, i);
+		uint32_t s = gloo_other(m, i);
 		struct gloo_peer *p = &m->peer[s];
 		p->memory.digest_out = p->sent;
 		if (!p->memory.header_in.whole &&
@@ -99,7 +93,7 @@ static enum status check_digests(struct gloo_member *m)
 {
 	enum status st = ST_OK;
 	for (uint32_t i = 0; i + 1 < m->base.n_parts && st == ST_OK; i++) {
-		uint32_t s = other(m, i);
+		uint32_t s = gloo_other(m, i);
 		struct gloo_peer *p = &m->peer[s];
 		if (p->memory.header_out.whole)
 			break; /* nobody has sent it anything */
@@ -116,7 +110,7 @@ static enum status flush_words(struct gloo_member *m, bool digests)
 {
 	enum status st = ST_OK;
 	for (uint32_t i = 0; i + 1 < m->base.n_parts && st == ST_OK; i++) {
-		struct gloo_peer *p = &m->peer[other(m, i)];
+		struct gloo_peer *p = &m->peer[gloo_other(m, i)];
 		unsigned words = digests && !p->memory.header_in.whole ? 2 : 1;
 		for (; words && st == ST_OK; words--)
 			st = gloo_wait(m, p->part, p->words, shim_wait_send);
@@ -129,7 +123,7 @@ static enum status close_operation(struct gloo_member *m)
 {
 	enum status st = ST_OK;
 	for (uint32_t i = 0; i + 1 < m->base.n_parts && st == ST_OK; i++) {
-		struct gloo_peer *p = &m->peer[other(m, i)];
+		struct gloo_peer *p = &m->peer[gloo_other(m, i)];
 		for (; p->n_out && st == ST_OK; p->n_out--)
 			st = gloo_wait(m, p->part, p->out, shim_wait_send);
 	}
@@ -138,8 +132,7 @@ static enum status close_operation(struct gloo_member *m)
 	return st == ST_OK ? flush_words(m, true) : st;
 }
 
-/* Also when broken: after it nobody touches the operation's memory. */
-static enum status finish(struct gloo_member *m, enum status st)
+enum status gloo_finish(struct gloo_member *m, enum status st)
 {
 	for (uint32_t s = 0; s < m->base.n_parts; s++) {
 		struct gloo_peer *p = &m->peer[s];
@@ -154,14 +147,14 @@ static enum status finish(struct gloo_member *m, enum status st)
 	return st;
 }
 
-static void count_piece(struct gloo_member *m)
+void gloo_count_piece(struct gloo_member *m)
 {
 	pthread_mutex_lock(&m->mutex);
 	m->pieces++;
 	pthread_mutex_unlock(&m->mutex);
 }
 
-static enum status callback_failed(struct gloo_member *m, enum status st)
+enum status gloo_callback_failed(struct gloo_member *m, enum status st)
 {
 	char text[SHIM_TEXT];
 	snprintf(text, sizeof(text), "the engine could not use or make a piece: %s", status_info(st)->text);
@@ -181,7 +174,7 @@ static enum status take(struct gloo_member *m, uint32_t s, const void *bytes, si
 	if (st != ST_OK)
 		return st;
 	p->received += gloo_digest_of(m, gloo_digest(m, bytes, n), s, m->base.part, i);
-	count_piece(m);
+	gloo_count_piece(m);
 	return ST_OK;
 }
 
@@ -225,7 +218,7 @@ static bool make_exchange(struct exchange *e)
 		e->most = pieces_of(e, s) > e->most ? pieces_of(e, s) : e->most;
 	bool made = make_scratch(m, (n_parts - 1) * GLOO_DEPTH * e->piece + 1);
 	for (uint32_t i = 0; i + 1 < n_parts && made; i++) {
-		struct gloo_peer *p = &m->peer[other(m, i)];
+		struct gloo_peer *p = &m->peer[gloo_other(m, i)];
 		p->out = shim_buffer_new(m->context, (void *)e->x->in, e->x->bounds[n_parts]); /* only read */
 		p->in = shim_buffer_new(m->context, place(e, i, 0), GLOO_DEPTH * e->piece);
 		made = p->out && p->in;
@@ -239,8 +232,9 @@ static enum status post_receives(struct exchange *e, uint64_t i)
 	struct gloo_member *m = e->m;
 	struct coll_piece p = coll_piece_at(e->x->bounds, m->base.part, e->x->piece, i);
 	for (uint32_t at = 0; at + 1 < m->base.n_parts; at++)
-		if (shim_recv(m->peer[other(m, at)].in, other(m, at), e->slot, i % GLOO_DEPTH * e->piece, p.n))
-			return gloo_cut(m, other(m, at));
+		if (shim_recv(m->peer[gloo_other(m, at)].in, gloo_other(m, at), e->slot, i % GLOO_DEPTH * e->piece,
+			      p.n))
+			return gloo_cut(m, gloo_other(m, at));
 	return ST_OK;
 }
 
@@ -249,7 +243,7 @@ static enum status post_sends(struct exchange *e)
 	struct gloo_member *m = e->m;
 	for (uint64_t i = 0; i < e->most; i++)
 		for (uint32_t at = 0; at + 1 < m->base.n_parts; at++) {
-			uint32_t s = other(m, at);
+			uint32_t s = gloo_other(m, at);
 			if (i >= pieces_of(e, s))
 				continue;
 			struct coll_piece p = coll_piece_at(e->x->bounds, s, e->x->piece, i);
@@ -282,7 +276,7 @@ static enum status sum_piece(struct exchange *e, uint64_t i)
 	enum status st = ST_OK;
 	source[m->base.part] = (const unsigned char *)e->x->in + p.from;
 	for (uint32_t at = 0; at + 1 < m->base.n_parts && st == ST_OK; at++) {
-		uint32_t s = other(m, at);
+		uint32_t s = gloo_other(m, at);
 		source[s] = place(e, at, i);
 		st = take(m, s, source[s], p.n, i);
 	}
@@ -292,7 +286,7 @@ static enum status sum_piece(struct exchange *e, uint64_t i)
 		return st;
 	st = e->x->sum(e->x->arg, &p, source, m->base.n_parts);
 	if (st != ST_OK)
-		return callback_failed(m, st);
+		return gloo_callback_failed(m, st);
 	return i + GLOO_DEPTH < e->n ? post_receives(e, i + GLOO_DEPTH) : ST_OK;
 }
 
@@ -333,7 +327,7 @@ enum status gloo_exchange(struct coll *base, const struct coll_exchange *x)
 		st = no_memory(m);
 	if (st == ST_OK)
 		st = run_exchange(&e);
-	return finish(m, st);
+	return gloo_finish(m, st);
 }
 
 /* ---- gather, broadcast ---- */
@@ -350,7 +344,7 @@ static enum status post_gather(struct gather *t)
 	struct gloo_member *m = t->m;
 	uint32_t n_parts = m->base.n_parts;
 	for (uint32_t at = 0; at + 1 < n_parts; at++) {
-		uint32_t s = other(m, at);
+		uint32_t s = gloo_other(m, at);
 		struct gloo_peer *peer = &m->peer[s];
 		uint64_t n = t->g->whole ? 0 : coll_n_pieces(t->g->bounds, s, t->g->piece);
 		peer->out = peer->in = shim_buffer_new(m->context, t->g->buffer, t->g->bounds[n_parts]);
@@ -374,8 +368,8 @@ static enum status make_piece(struct gather *t, const struct coll_piece *p)
 		return st;
 	st = t->g->produce(t->g->arg, p);
 	if (st != ST_OK)
-		return callback_failed(t->m, st);
-	count_piece(t->m);
+		return gloo_callback_failed(t->m, st);
+	gloo_count_piece(t->m);
 	return ST_OK;
 }
 
@@ -385,7 +379,7 @@ static enum status give(struct gather *t, const struct coll_piece *p, uint64_t i
 	struct gloo_member *m = t->m;
 	enum status st = ST_OK;
 	for (uint32_t at = 0; at + 1 < m->base.n_parts && st == ST_OK; at++) {
-		struct gloo_peer *peer = &m->peer[other(m, at)];
+		struct gloo_peer *peer = &m->peer[gloo_other(m, at)];
 		if (peer->memory.header_in.whole)
 			continue;
 		peer->n_out++;
@@ -427,7 +421,7 @@ static enum status run_gather(struct gather *t)
 	if (st == ST_OK)
 		st = send_digests(m);
 	for (uint32_t at = 0; at + 1 < m->base.n_parts && st == ST_OK && !t->g->whole; at++)
-		st = take_share(t, other(m, at));
+		st = take_share(t, gloo_other(m, at));
 	if (st == ST_OK)
 		st = close_operation(m);
 	return st;
@@ -441,7 +435,7 @@ static enum status gather(struct gloo_member *m, const struct coll_gather *g, en
 	t.slot = gloo_data_slot(m, &shape);
 	if (st == ST_OK)
 		st = run_gather(&t);
-	return finish(m, st);
+	return gloo_finish(m, st);
 }
 
 enum status gloo_gather(struct coll *base, const struct coll_gather *g)
@@ -468,5 +462,5 @@ enum status gloo_barrier(struct coll *base)
 		st = meet(m);
 	if (st == ST_OK)
 		st = flush_words(m, false);
-	return finish(m, st);
+	return gloo_finish(m, st);
 }

@@ -17,7 +17,7 @@
 
 #include <pthread.h>
 
-enum local_operation { LOCAL_EXCHANGE, LOCAL_GATHER, LOCAL_BROADCAST, LOCAL_BARRIER };
+enum local_operation { LOCAL_EXCHANGE, LOCAL_GATHER, LOCAL_BROADCAST, LOCAL_BARRIER, LOCAL_SUM_SMALL };
 
 /* What must be equal at all members. No padding: it is compared as bytes. */
 struct local_shape {
@@ -95,5 +95,6 @@ enum status local_exchange(struct coll *, const struct coll_exchange *);
 enum status local_gather(struct coll *, const struct coll_gather *);
 enum status local_broadcast(struct coll *, void *buffer, size_t n, uint32_t root);
 enum status local_barrier(struct coll *);
+enum status local_sum_small(struct coll *, const struct coll_sum_small *);
 
 #endif

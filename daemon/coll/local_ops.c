@@ -194,6 +194,19 @@ enum status local_exchange(struct coll *base, const struct coll_exchange *x)
 	return leave(m, st);
 }
 
+/* As an exchange in which everybody has the share of all. */
+enum status local_sum_small(struct coll *base, const struct coll_sum_small *x)
+{
+	struct local_member *m = (struct local_member *)base;
+	const struct local_shape shape = { .operation = LOCAL_SUM_SMALL, .piece = x->n, .element = x->element };
+	const struct coll_exchange all = { .in = x->in, .sum = x->sum, .arg = x->arg };
+	const struct coll_piece piece = { .from = 0, .n = x->n };
+	enum status st = make_scratch(m, x->n * (base->n_parts - 1));
+	if (st == ST_OK)
+		st = enter(m, &shape, x->in);
+	return st == ST_OK ? leave(m, sum_piece(m, &all, &piece)) : st;
+}
+
 /* ---- gather, broadcast ---- */
 
 /* Those whose next piece is not there yet. 0: one can be fetched, or all have been. */

@@ -63,7 +63,7 @@ void node_facts(const struct daemon *d, struct member_facts *out)
 	read_boot_id(out->boot_id);
 	snprintf(out->node, sizeof(out->node), "%s", c->node.name);
 	snprintf(out->version, sizeof(out->version), "%s", GACC_VERSION);
-	snprintf(out->coll, sizeof(out->coll), "gloo/1");
+	snprintf(out->coll, sizeof(out->coll), "gloo/2");
 	snprintf(out->kernels, sizeof(out->kernels), "%s", k ? k->name : "none");
 	snprintf(out->data_address, sizeof(out->data_address), "%s", c->node.data_address);
 }

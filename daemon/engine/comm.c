@@ -42,6 +42,7 @@ struct comm {
 	struct coll_net *net;
 	uint64_t life;
 	int64_t stall_ns;
+	uint32_t small;
 	int fd;
 	pthread_t thread;
 	pthread_mutex_t mutex;
@@ -235,14 +236,8 @@ enum status comm_join(struct comm *c, const struct coll_id *id, uint32_t part, u
 	}
 	if (order) {
 		abort_member(c);
-		enum status st = open_member(c,
-					     &(struct coll_config){ .id = *id,
-								    .part = part,
-								    .n_parts = n,
-								    .life = c->life,
-								    .stall_ns = c->stall_ns,
-								    .join_ns = join_ns },
-					     why);
+		const struct coll_config config = { *id, part, n, c->life, c->stall_ns, join_ns, c->small };
+		enum status st = open_member(c, &config, why);
 		c->state = st ? COMM_NONE : COMM_OFFERED;
 		if (st)
 			return st;
@@ -442,7 +437,7 @@ static void destroy(struct comm *c)
 	free(c);
 }
 
-enum status comm_new(struct coll_net *net, uint64_t life, int64_t stall_ns, struct comm **out)
+enum status comm_new(struct coll_net *net, uint64_t life, int64_t stall_ns, uint32_t small, struct comm **out)
 {
 	struct comm *c = calloc(1, sizeof(*c));
 	pthread_condattr_t attr;
@@ -451,6 +446,7 @@ enum status comm_new(struct coll_net *net, uint64_t life, int64_t stall_ns, stru
 	c->net = net;
 	c->life = life;
 	c->stall_ns = stall_ns;
+	c->small = small;
 	pthread_condattr_init(&attr);
 	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
 	pthread_cond_init(&c->changed, &attr);

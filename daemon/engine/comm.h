@@ -60,9 +60,10 @@ struct comm_event {
  * operation that has failed returned; any other failure breaks the communicator, too. */
 typedef enum status comm_fn(void *arg, struct coll *);
 
-/* The net is the caller's, and stays until comm_free has returned true. life: of this engine, not 0. ST_NO_MEMORY,
+/* The net is the caller's, and stays until comm_free has returned true. life: of this engine, not 0. small: as in
+ * coll_config. ST_NO_MEMORY,
  * ST_IO_ERROR (no eventfd, no thread). */
-enum status comm_new(struct coll_net *, uint64_t life, int64_t stall_ns, struct comm **out);
+enum status comm_new(struct coll_net *, uint64_t life, int64_t stall_ns, uint32_t small, struct comm **out);
 /* Aborts and leaves everything, and waits at most limit_ns for that. true, also for NULL: it is freed. false: a call
  * hangs; nothing is freed, the call may go on to use what it was given, and the process is to end (_exit). */
 bool comm_free(struct comm *, int64_t limit_ns);

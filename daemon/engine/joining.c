@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "engine/sum_parts.h"
 #include "proto/failpoint.h"
 
 #include <errno.h>
@@ -45,7 +46,8 @@ static enum status prepare(struct engine *e, struct coll_failure *why)
 		e->net = e->program_net->open(e->coll_address, why);
 	if (!e->net)
 		return why->status;
-	enum status st = e->comm ? ST_OK : comm_new(e->net, e->life, e->stall_ns, &e->comm);
+	enum status st =
+		e->comm ? ST_OK : comm_new(e->net, e->life, e->stall_ns, sum_parts_small(e->mem.plan), &e->comm);
 	if (st)
 		coll_failure_set(why, st, 0, "no thread, or no descriptor, for communicators");
 	return st;

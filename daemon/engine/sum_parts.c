@@ -11,6 +11,7 @@
 #include <string.h>
 
 _Static_assert(SUM_PARTS_PIECE % (KERNEL_BLOCK * sizeof(double)) == 0, "the kernels want whole blocks");
+_Static_assert(SUM_PARTS_SMALL <= COLL_MAX_SMALL && SUM_PARTS_SMALL <= SUM_PARTS_PIECE, "one message, one piece");
 _Static_assert(PLAN_MAX_PARTS <= COLL_MAX_PARTS, "a job's parts fit into one communicator");
 
 struct sum_parts {
@@ -18,10 +19,17 @@ struct sum_parts {
 	kernel_accumulate_fn *add;
 	enum dtype acc;
 	uint32_t element; /* bytes */
+	uint32_t small;	  /* bytes; 0: shares are exchanged and gathered */
 	uint64_t bounds[PLAN_MAX_PARTS + 1];
 	unsigned char *scratch; /* a piece, where one call of the kernel cannot take all parts; else NULL */
 	unsigned char *dst;	/* of the sum at hand */
 };
+
+uint32_t sum_parts_small(const struct plan *plan)
+{
+	const uint64_t bytes = plan->n_elements * dtype_size((enum dtype)plan->acc_dtype);
+	return plan->n_parts > 1 && bytes * (plan->n_parts - 1) <= SUM_PARTS_SMALL ? (uint32_t)bytes : 0;
+}
 
 enum status sum_parts_new(struct sum_parts **out, const struct plan *plan, const struct kernels *k)
 {
@@ -31,6 +39,7 @@ enum status sum_parts_new(struct sum_parts **out, const struct plan *plan, const
 	p->plan = plan;
 	p->acc = (enum dtype)plan->acc_dtype;
 	p->element = (uint32_t)dtype_size(p->acc);
+	p->small = sum_parts_small(plan);
 	/* as in a pass: a small arena stays in the cache */
 	p->add = plan->n_elements <= KERNEL_CACHED_ELEMENTS ? k->accumulate_cached : k->accumulate;
 	plan_shares(plan, p->bounds);
@@ -75,6 +84,19 @@ static enum status add_piece(void *arg, const struct coll_piece *piece, const vo
 	return ST_OK;
 }
 
+static enum status exchange_and_gather(struct sum_parts *p, struct coll *coll, const void *own)
+{
+	const struct coll_exchange exchange = { .in = own,
+						.bounds = p->bounds,
+						.piece = SUM_PARTS_PIECE,
+						.element = p->element,
+						.sum = add_piece,
+						.arg = p };
+	const struct coll_gather gather = { .buffer = p->dst, .bounds = p->bounds, .piece = SUM_PARTS_PIECE };
+	enum status st = coll_exchange(coll, &exchange);
+	return st ? st : coll_gather(coll, &gather);
+}
+
 enum status sum_parts_run(struct sum_parts *p, struct coll *coll, void *dst, void *own, bool filled)
 {
 	assert(dst != own && coll->n_parts == p->plan->n_parts && coll->part == p->plan->part);
@@ -82,16 +104,10 @@ enum status sum_parts_run(struct sum_parts *p, struct coll *coll, void *dst, voi
 	p->dst = dst;
 	if (!filled)
 		memset(own, 0, p->bounds[p->plan->n_parts]);
-	const struct coll_exchange exchange = { .in = own,
-						.bounds = p->bounds,
-						.piece = SUM_PARTS_PIECE,
-						.element = p->element,
-						.sum = add_piece,
-						.arg = p };
-	const struct coll_gather gather = { .buffer = dst, .bounds = p->bounds, .piece = SUM_PARTS_PIECE };
-	enum status st = coll_exchange(coll, &exchange);
-	if (!st)
-		st = coll_gather(coll, &gather);
+	const struct coll_sum_small whole = {
+		.in = own, .n = p->small, .element = p->element, .sum = add_piece, .arg = p
+	};
+	enum status st = p->small ? coll_sum_small(coll, &whole) : exchange_and_gather(p, coll, own);
 	if (!st)
 		FAILPOINT(engine_reduce_done);
 	return st;

@@ -4,7 +4,8 @@
  *
  * S = ((0 + P[0]) + P[1]) + ... + P[D-1], element by element in part order, each addition rounded once to the
  * accumulator's dtype, subnormals flushed to zero. So the bits depend on how ranks are divided into parts, and on
- * nothing else. Each part adds its own share (plan_shares) of all parts' sums, and gathers the others' shares.
+ * nothing else. Each part adds its own share (plan_shares) of all parts' sums, and gathers the others' shares; a small
+ * arena goes whole to all parts, each of which adds all of it: the same bits in one message instead of two operations.
  *
  * Runs on the communication thread, beside whatever does not write the two halves. No lock, no log, no allocation but
  * the communicator's.
@@ -19,7 +20,13 @@
 /* Bytes that are sent, summed and gathered as one: equal on all parts, so it is no setting of a node. */
 #define SUM_PARTS_PIECE (UINT64_C(1) << 20)
 
+/* An arena is small when a part sends no more than this in all: what the messages of two operations cost is more. */
+#define SUM_PARTS_SMALL (UINT64_C(128) << 10)
+
 struct sum_parts;
+
+/* Bytes of a small arena, for the members of the job's communicators (coll_config.small); 0: it is not small. */
+uint32_t sum_parts_small(const struct plan *);
 
 /* plan (of a job of several parts) and kernels are borrowed. ST_NO_MEMORY. */
 enum status sum_parts_new(struct sum_parts **out, const struct plan *, const struct kernels *);

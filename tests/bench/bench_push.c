@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What an acknowledged push costs when there is nearly nothing to add: goal C4, and the commit of a step: goal C7.
  *
- *   bench_push [-r rounds, 5..101] [-n calls in a round] [push | commit]
+ *   bench_push [-r rounds, 5..101] [-n calls in a round] [push | commit | parts]
  *
  * C4: gacc_push of a small arena (one rank, zero-copy slot), by RPC against a unary call of gRPC core with as many
  * bytes over a unix socket, and through a mailbox against an eventfd there and back with the pass between (echo.h says
@@ -335,6 +335,16 @@ static void measure_commit(const struct bench_daemon *daemon, struct bare *bare)
 	trainer_close(&box);
 	bench_row_print(&by_rpc);
 	bench_row_print(&by_box);
+	close(fd);
+	unlink(path);
+}
+
+static void measure_parts(const struct bench_daemon *daemon, struct bare *bare)
+{
+	char path[128];
+	snprintf(path, sizeof(path), "%s/state/bench.log", daemon->dir);
+	int fd = open_log(path);
+
 	measure_divided(daemon, bare, fd, 2);
 	measure_divided(daemon, bare, fd, 4);
 	close(fd);
@@ -354,9 +364,10 @@ int main(int argc, char **argv)
 			return 2;
 	}
 	const char *only = optind < argc ? argv[optind] : NULL;
-	bool push = !only || strcmp(only, "push") == 0, commit = !only || strcmp(only, "commit") == 0;
-	if (rounds < 5 || rounds > BENCH_MAX_ROUNDS || calls < 10 || calls > CALLS_MAX || !(push || commit))
-		bench_die("rounds 5..%d, calls 10..%d, push or commit", BENCH_MAX_ROUNDS, CALLS_MAX);
+	bool push = !only || strcmp(only, "push") == 0, commit = !only || strcmp(only, "commit") == 0,
+	     parts = !only || strcmp(only, "parts") == 0;
+	if (rounds < 5 || rounds > BENCH_MAX_ROUNDS || calls < 10 || calls > CALLS_MAX || !(push || commit || parts))
+		bench_die("rounds 5..%d, calls 10..%d, push, commit or parts", BENCH_MAX_ROUNDS, CALLS_MAX);
 	for (int i = ECHO_BELL; i <= ECHO_RECORD; i++)
 		echo_start(&echoes[i], (enum echo_work)i, (uint32_t)calls);
 	bare_start(&bare);
@@ -366,6 +377,8 @@ int main(int argc, char **argv)
 		measure_push(&daemon, &bare);
 	if (commit)
 		measure_commit(&daemon, &bare);
+	if (parts)
+		measure_parts(&daemon, &bare);
 	bench_daemon_stop(&daemon);
 	bare_stop(&bare);
 	return 0;

@@ -63,6 +63,9 @@ void act_operation(struct actor *me)
 	case BROADCAST:
 		me->status = do_broadcast(me, &small, 2);
 		break;
+	case SUM_SMALL:
+		me->status = do_sum_small(me, 400, 1);
+		break;
 	case BARRIER:
 		act_barrier(me);
 		break;

@@ -17,7 +17,7 @@ void broken_teardown(void);
 
 void wait_ms(int64_t ms);
 
-enum { EXCHANGE, GATHER, BROADCAST, BARRIER, JOIN, N_OPERATIONS };
+enum { EXCHANGE, GATHER, BROADCAST, BARRIER, SUM_SMALL, JOIN, N_OPERATIONS };
 extern const struct shape small; /* of three parts: four pieces of 100 bytes each */
 /* The operation whose number `arg` points to. */
 void act_operation(struct actor *);

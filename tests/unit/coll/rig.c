@@ -72,6 +72,7 @@ void rig_open(struct rig *r, uint32_t n)
 					      .part = s,
 					      .n_parts = n,
 					      .life = r->life[s],
+					      .small = RIG_SMALL,
 					      .stall_ns = r->stall_ns ? r->stall_ns : 60 * SECOND_NS,
 					      .join_ns = r->join_ns ? r->join_ns : 60 * SECOND_NS };
 		if (s == 0 && r->first_stall_ns)
@@ -252,6 +253,28 @@ enum status do_exchange(struct actor *a, const struct shape *shape)
 			wrong(a, "`in` was changed");
 	free(in);
 	free(out);
+	return st;
+}
+
+/* As an exchange of a part that alone has a share, of one piece. */
+enum status do_sum_small(struct actor *a, uint64_t n, uint64_t salt)
+{
+	struct shape shape = { .piece = n, .salt = salt };
+	shape.bounds[a->part + 1] = n;
+	float in[RIG_SMALL / sizeof(float)], out[RIG_SMALL / sizeof(float)];
+	struct summing t = { a, &shape, out, 0 };
+	for (uint64_t i = 0; i < n / sizeof(float); i++)
+		in[i] = value_of(a->part, i, salt);
+	struct coll_sum_small x = { in, n, sizeof(float), sum, &t };
+	dawdle(&a->seed);
+	enum status st = coll_sum_small(a->c, &x);
+	if (st == ST_OK && t.next != n)
+		wrong(a, "it was not summed");
+	for (uint64_t i = 0; st == ST_OK && i < n / sizeof(float); i++) {
+		float want = sum_in_order(a->rig->n, i, salt);
+		if (memcmp(&want, &out[i], sizeof(want)))
+			wrong(a, "not the bits of the small sum in part order");
+	}
 	return st;
 }
 

@@ -21,6 +21,9 @@ static const bool over_gloo = true;
 static const bool over_gloo = false;
 #endif
 
+/* Bytes of the largest small sum of a rig's members. */
+#define RIG_SMALL (128u << 10)
+
 struct rig {
 	struct coll_net *net; /* made by the first rig_open unless it is set */
 	struct board *board;
@@ -80,6 +83,8 @@ int64_t now_ns(void);
  * it is ST_OK; what is wrong is in a->wrong. */
 enum status do_exchange(struct actor *, const struct shape *);
 enum status do_gather(struct actor *, const struct shape *);
+/* Of n bytes, at most RIG_SMALL. */
+enum status do_sum_small(struct actor *, uint64_t n, uint64_t salt);
 enum status do_broadcast(struct actor *, const struct shape *, uint32_t root);
 
 /* Value i of the arena of a part: sums of them depend on the order. */

@@ -105,6 +105,50 @@ START_TEST(broadcasts)
 }
 END_TEST
 
+static void act_small_sums(struct actor *a)
+{
+	static const uint64_t bytes[] = { 0, 4, 1000, RIG_SMALL, 4, 8, RIG_SMALL - 4 };
+	for (size_t i = 0; i < 7 && a->status == ST_OK; i++)
+		a->status = do_sum_small(a, bytes[i], i);
+}
+
+START_TEST(small_sums)
+{
+	struct rig r = { 0 };
+	struct actor a[8];
+	rig_open(&r, (uint32_t)_i);
+	rig_join(&r);
+	rig_run(&r, a, act_small_sums, 4, NULL);
+	check_all(&r, a);
+	rig_close(&r);
+}
+END_TEST
+
+/* Whoever has summed may go: the others have all that they need of it. */
+static void act_leave_after_small_sum(struct actor *a)
+{
+	a->status = do_sum_small(a, 400, 1);
+	if (a->part != 0)
+		return;
+	coll_leave(a->c);
+	a->rig->member[a->part] = NULL;
+}
+
+START_TEST(leaving_after_a_small_sum_is_not_noticed)
+{
+	struct rig r = { 0 };
+	struct actor a[4];
+	for (unsigned i = 0; i < 100; i++) {
+		rig_open(&r, 4);
+		rig_join(&r);
+		rig_run(&r, a, act_leave_after_small_sum, i, NULL);
+		check_all(&r, a);
+		rig_leave(&r);
+	}
+	rig_close(&r);
+}
+END_TEST
+
 /* Nobody leaves a barrier before all have come. */
 static atomic_uint come;
 
@@ -139,7 +183,7 @@ static void act_random(struct actor *a)
 	unsigned n = 1 + (unsigned)draw(&seed, 8);
 	for (unsigned i = 0; i < n && a->status == ST_OK; i++) {
 		struct shape shape;
-		uint64_t what = draw(&seed, 4);
+		uint64_t what = draw(&seed, 6);
 		shape_draw(&shape, a->rig->n, what == 0 ? sizeof(float) : 1, draw(&seed, UINT64_MAX));
 		if (what == 0)
 			a->status = do_exchange(a, &shape);
@@ -147,6 +191,8 @@ static void act_random(struct actor *a)
 			a->status = do_gather(a, &shape);
 		else if (what == 2)
 			a->status = do_broadcast(a, &shape, (uint32_t)draw(&seed, a->rig->n));
+		else if (what < 5)
+			a->status = do_sum_small(a, 4 * draw(&seed, RIG_SMALL / 4 + 1), seed);
 		else
 			a->status = coll_barrier(a->c);
 	}
@@ -386,6 +432,8 @@ int main(void)
 	tcase_add_test(t, order_of_parts_matters);
 	tcase_add_loop_test(t, shares_and_pieces, 0, sizeof(cases) / sizeof(*cases));
 	tcase_add_loop_test(t, broadcasts, 1, 4);
+	tcase_add_loop_test(t, small_sums, 1, 9);
+	tcase_add_test(t, leaving_after_a_small_sum_is_not_noticed);
 	tcase_add_loop_test(t, barriers, 1, 9);
 	tcase_add_test(t, random_rows);
 	tcase_add_test(t, the_most_parts);

@@ -86,6 +86,8 @@ static void act_endless(struct actor *me)
 			me->status = do_gather(me, &shape);
 		else if (operation == BROADCAST)
 			me->status = do_broadcast(me, &shape, i % me->rig->n);
+		else if (operation == SUM_SMALL)
+			me->status = do_sum_small(me, 4 * (i % 1000), i);
 		else
 			act_barrier(me);
 	}
@@ -207,7 +209,7 @@ END_TEST
 static enum status fail_in_2(void *arg, const struct coll_piece *p)
 {
 	struct actor *me = arg;
-	return me->part == 2 && p->from == 900 ? ST_SEGMENT_CORRUPT : ST_OK;
+	return me->part == 2 && (p->from == 900 || p->n == 1000) ? ST_SEGMENT_CORRUPT : ST_OK;
 }
 
 static enum status fail_sum_in_2(void *arg, const struct coll_piece *p, const void *const *source, uint32_t n)
@@ -222,7 +224,17 @@ static void act_failing_callback(struct actor *me)
 	struct coll_gather g = {
 		.buffer = memory, .bounds = small.bounds, .piece = 100, .produce = fail_in_2, .arg = me
 	};
-	me->status = *(int *)me->arg == EXCHANGE ? coll_exchange(me->c, &x) : coll_gather(me->c, &g);
+	struct coll_sum_small small_sum = { memory, 1000, 4, fail_sum_in_2, me };
+	switch (*(int *)me->arg) {
+	case EXCHANGE:
+		me->status = coll_exchange(me->c, &x);
+		break;
+	case GATHER:
+		me->status = coll_gather(me->c, &g);
+		break;
+	default: /* it is complete at those whose callback has not failed */
+		me->status = coll_sum_small(me->c, &small_sum);
+	}
 }
 
 START_TEST(a_failed_callback_breaks_it)
@@ -252,6 +264,7 @@ int main(void)
 	tcase_add_test(t, a_callback_may_abort);
 	tcase_add_test(t, memory_is_free_when_a_call_returns);
 	tcase_add_loop_test(t, a_failed_callback_breaks_it, EXCHANGE, GATHER + 1);
+	tcase_add_loop_test(t, a_failed_callback_breaks_it, SUM_SMALL, SUM_SMALL + 1);
 	suite_add_tcase(s, t);
 	return suite_run(s);
 }

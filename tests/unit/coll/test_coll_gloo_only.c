@@ -224,6 +224,42 @@ START_TEST(a_bit_that_changes_on_the_way_is_found)
 }
 END_TEST
 
+/* Part 1 sends another byte than it has made the digest of: what it sends lies in the member. */
+static void act_changed_small(struct actor *me)
+{
+	struct gloo_member *m = (struct gloo_member *)me->c;
+	if (me->part == 1)
+		m->secret[0] ^= 1; /* all its digests are wrong */
+	me->status = do_sum_small(me, 400, 1);
+}
+
+START_TEST(a_small_sum_with_another_digest_is_refused)
+{
+	rig_open(&r, 2);
+	rig_join(&r);
+	rig_run(&r, a, act_changed_small, 0, NULL);
+	ck_assert_int_eq(a[0].status == ST_CHECKSUM || a[0].status == ST_UNAVAILABLE, 1);
+	ck_assert_int_eq(a[1].status == ST_CHECKSUM || a[1].status == ST_UNAVAILABLE, 1);
+	ck_assert(a[0].status == ST_CHECKSUM || a[1].status == ST_CHECKSUM);
+}
+END_TEST
+
+/* ---- what small sums are ---- */
+
+START_TEST(members_of_other_small_sums_do_not_meet)
+{
+	struct gloo_blob other;
+	struct coll_address all[2];
+	rig_open(&r, 2);
+	memcpy(all, r.all, sizeof(all));
+	memcpy(&other, all[1].blob, all[1].n_blob);
+	other.small = RIG_SMALL / 2;
+	all[1].blob = &other;
+	ck_assert_int_eq(coll_join(r.member[0], all), ST_MALFORMED);
+	check_failure(0, ST_MALFORMED, 1, "address");
+}
+END_TEST
+
 /* ---- memory ---- */
 
 #define BIG (8u << 20)
@@ -273,6 +309,8 @@ int main(void)
 	tcase_add_test(t, memory_is_kept_until_all_is_sent);
 	tcase_add_loop_test(t, members_prove_who_they_are, 0, 2);
 	tcase_add_test(t, a_bit_that_changes_on_the_way_is_found);
+	tcase_add_test(t, a_small_sum_with_another_digest_is_refused);
+	tcase_add_test(t, members_of_other_small_sums_do_not_meet);
 	tcase_add_test(t, nobody_writes_late);
 	suite_add_tcase(s, t);
 	t = tcase_create("devices");

@@ -317,6 +317,9 @@ START_TEST(open_checks_its_arguments)
 	r.id.k++;
 	ck_assert_int_eq(open_as(0, COLL_MAX_PARTS + 1, 1, &c, &why), ST_INVALID_ARGUMENT);
 	ck_assert_int_eq(open_as(0, 2, 0, &c, &why), ST_INVALID_ARGUMENT);
+	struct coll_config large = { .id = r.id, .n_parts = 2, .life = 1, .stall_ns = 1, .join_ns = 1 };
+	large.small = COLL_MAX_SMALL + 1;
+	ck_assert_int_eq(coll_open(r.net, &large, &c, &why), ST_INVALID_ARGUMENT);
 	ck_assert(over_gloo || coll_local_count(r.net) == 1);
 }
 END_TEST
@@ -352,7 +355,10 @@ START_TEST(operations_check_their_arguments)
 		st = coll_gather(c, &g);
 	} else if (_i == 7) {
 		st = coll_broadcast(c, memory, 1, 3);
-	} else if (_i == 8) {
+	} else if (_i < 11) {
+		struct coll_sum_small s = { memory, _i == 8 ? RIG_SMALL + 4 : 9, _i == 9 ? 4 : 3, use_nothing, NULL };
+		st = coll_sum_small(c, &s);
+	} else if (_i == 11) {
 		st = coll_join(c, r.all); /* a second time */
 	} else {
 		rig_leave(&r);
@@ -361,7 +367,7 @@ START_TEST(operations_check_their_arguments)
 	}
 	ck_assert_int_eq(st, ST_INVALID_ARGUMENT);
 	check_failure(0, ST_INVALID_ARGUMENT, -1, "");
-	if (!over_gloo || _i < 9)
+	if (!over_gloo || _i < 12)
 		check_failure(1, ST_UNAVAILABLE, 0, "part 0 could not go on");
 }
 END_TEST
@@ -379,6 +385,8 @@ static void act_different(struct actor *me)
 		operation = GATHER;
 	if (what == 3)
 		me->status = do_broadcast(me, &shape, me->part);
+	else if (what == 4)
+		me->status = do_sum_small(me, me->part ? 400 : 404, 1);
 	else
 		me->status = operation == EXCHANGE ? do_exchange(me, &shape) : do_gather(me, &shape);
 }
@@ -412,8 +420,8 @@ int main(void)
 	tcase_add_loop_test(t, addresses_are_checked, 0, 7);
 	tcase_add_test(t, nets_do_not_mix);
 	tcase_add_test(t, open_checks_its_arguments);
-	tcase_add_loop_test(t, operations_check_their_arguments, 0, 10);
-	tcase_add_loop_test(t, all_call_the_same, 0, 4);
+	tcase_add_loop_test(t, operations_check_their_arguments, 0, 13);
+	tcase_add_loop_test(t, all_call_the_same, 0, 5);
 	suite_add_tcase(s, t);
 	return suite_run(s);
 }

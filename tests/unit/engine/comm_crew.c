@@ -15,7 +15,7 @@ static struct comm *new_comm(struct crew *w, uint32_t part)
 	static uint64_t lives = 100;
 	struct comm *c;
 	w->life[part] = ++lives;
-	ck_assert_int_eq(comm_new(w->net, w->life[part], LONG_NS, &c), ST_OK);
+	ck_assert_int_eq(comm_new(w->net, w->life[part], LONG_NS, 0, &c), ST_OK);
 	return c;
 }
 

@@ -107,7 +107,7 @@ static void setup(void)
 	fake.free_leaving = true;
 	sem_init(&fake.release, 0, 0);
 	id = (struct coll_id){ .job = 7, .epoch = 1, .term = 1, .k = 1 };
-	ck_assert_int_eq(comm_new(&fake.net, 5, 1, &c), ST_OK);
+	ck_assert_int_eq(comm_new(&fake.net, 5, 1, 0, &c), ST_OK);
 }
 
 static enum status offer(uint64_t k)

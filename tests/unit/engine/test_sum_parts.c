@@ -183,6 +183,61 @@ START_TEST(every_table_of_kernels_gives_the_same_sum)
 }
 END_TEST
 
+/* ---- which operations ---- */
+
+static struct {
+	unsigned exchanges, gathers, small_sums;
+} called;
+
+static enum status count_exchange(struct coll *c, const struct coll_exchange *x)
+{
+	called.exchanges++;
+	return ST_OK;
+}
+
+static enum status count_gather(struct coll *c, const struct coll_gather *g)
+{
+	called.gathers++;
+	return ST_OK;
+}
+
+static enum status count_small_sum(struct coll *c, const struct coll_sum_small *x)
+{
+	called.small_sums++;
+	return ST_OK;
+}
+
+/* A sum of that many elements between so many parts. */
+static void count_operations(uint32_t n_parts, uint64_t n_elements)
+{
+	static const struct coll_ops ops = { .exchange = count_exchange,
+					     .gather = count_gather,
+					     .sum_small = count_small_sum };
+	const struct plan plan = { .n_parts = n_parts, .n_elements = n_elements, .acc_dtype = DTYPE_F32 };
+	struct coll c = { .ops = &ops, .n_parts = n_parts, .small = sum_parts_small(&plan) };
+	struct sum_parts *s;
+	float *half = calloc(2 * n_elements, sizeof(*half));
+	memset(&called, 0, sizeof(called));
+	ck_assert_int_eq(sum_parts_new(&s, &plan, kernels_get(NULL)), ST_OK);
+	ck_assert_int_eq(sum_parts_run(s, &c, half, half + n_elements, true), ST_OK);
+	sum_parts_free(s);
+	free(half);
+}
+
+/* What a step of a tiny job costs its parts on the wire: one operation of one message for each pair. */
+START_TEST(a_small_arena_takes_one_operation)
+{
+	const uint64_t most = SUM_PARTS_SMALL / sizeof(float);
+	for (uint32_t parts = 2; parts <= 9; parts++)
+		for (int more = 0; more <= 1; more++) {
+			count_operations(parts, most / (parts - 1) + more);
+			ck_assert_uint_eq(called.small_sums, !more);
+			ck_assert_uint_eq(called.exchanges, more);
+			ck_assert_uint_eq(called.gathers, more);
+		}
+}
+END_TEST
+
 /* One of the members leaves: the others hear it from the communicator, and nothing hangs. */
 static void act_leave_or_sum(struct actor *a)
 {
@@ -219,6 +274,7 @@ int main(void)
 	TCase *t = tcase_create("sum_parts");
 	tcase_add_loop_test(t, a_sum_is_that_of_its_definition_whatever_the_number_of_parts, 0, 2);
 	tcase_add_loop_test(t, every_table_of_kernels_gives_the_same_sum, 0, 2);
+	tcase_add_test(t, a_small_arena_takes_one_operation);
 	tcase_add_test(t, a_member_that_aborts_ends_the_sum_of_all);
 	suite_add_tcase(s, t);
 	return suite_run(s);
