@@ -283,22 +283,27 @@ static bool same_bits(double a, double b)
 	return x == y; /* also of NaN, as the loss of a run that diverges may be */
 }
 
+/* What is read must be the same, too: the slot of a push that is none's repeat. */
 static bool is_same(const struct parked_push *p, const struct push_args *a, uint32_t slot)
 {
-	return p->window == a->window && p->micro == a->micro && p->slot == slot && same_bits(p->weight, a->weight) &&
+	const bool reads_same =
+		p->no_slot == SLOT_OF_REPEAT || (p->no_slot == SLOT_NAMED && !a->streamed && p->slot == slot);
+	return reads_same && p->window == a->window && p->micro == a->micro && same_bits(p->weight, a->weight) &&
 	       same_bits(p->loss, a->loss) && same_bits(p->loss_scale, a->loss_scale) && same_bits(p->lr, a->lr) &&
 	       p->data_key == a->data_key && p->zero_after == a->zero_after && p->n_present == a->n_present &&
 	       (!p->n_present || !memcmp(p->present, a->present, p->n_present));
 }
 
 /* A trainer that has given up its call asks once more: it hears what becomes of the push that is under way. A place for
- * each repeat would leave none for a rank that waits for long. */
+ * each repeat would leave none for a rank that waits for long. The repeat may come before the end of the call before
+ * it, as gRPC does not order the two; then it has a place of its own, which the next repeat takes over: two are enough.
+ */
 static bool push_joins(struct job *j, struct rank *r, uint64_t call, const struct push_args *a)
 {
 	uint32_t n, slot = session_slots(j, r, &n) + a->slot;
-	for (int i = 0; i < RANK_MAX_PUSHES && !a->streamed; i++) {
+	for (int i = 0; i < RANK_MAX_PUSHES; i++) {
 		struct parked_push *p = &r->push[i];
-		if (!p->used || !p->gone || p->no_slot != SLOT_NAMED || !is_same(p, a, slot))
+		if (!p->used || !p->gone || !is_same(p, a, slot))
 			continue;
 		p->call = call;
 		p->gone = false;

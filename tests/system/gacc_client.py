@@ -366,16 +366,16 @@ class Rank:
             micro=self.micro if micro is None else micro, slot=slot, weight=weight, loss=loss, data_key=data_key,
             loss_scale=self.loss_scale if loss_scale is None else loss_scale, present=bits, zero_after=zero_after, lr=lr)
 
-    def push(self, grads=None, timeout=CALL_S, **what):
+    def push(self, grads=None, timeout=CALL_S, retry=True, **what):
         """One micro-batch, the next one unless `micro` says otherwise; `what` as push_request's. grads None: the slot is full
         already. Counted when it returns."""
         request = self.push_request(**what)
         if self.inline:
-            answer = self._push_inline(grads, request, timeout)
+            answer = self._push_inline(grads, request, timeout, retry)
         else:
             if grads is not None:
                 self.fill(grads, request.slot)
-            answer = self.gacc.Push(request, timeout=timeout)
+            answer = self.gacc.Push(request, timeout=timeout, retry=retry)
         if request.window == self.window and request.micro == self.micro:
             self.micro += 1
         return answer
@@ -394,7 +394,7 @@ class Rank:
             self.micro += 1
         return future
 
-    def _push_inline(self, grads, header, timeout):
+    def _push_inline(self, grads, header, timeout, retry=True):
         data = bytearray(self.registered.slot_bytes)
         for name, grad in self._named(grads).items():
             t = self.layout[name]
@@ -403,7 +403,7 @@ class Rank:
         message = self.client.types.PushInlineRequest
         return self.gacc.PushInline(lambda: (message(header=header if at == 0 else None, offset=at,
                                                      data=bytes(data[at:at + CHUNK]))
-                                             for at in range(0, len(data), CHUNK)), timeout=timeout)
+                                             for at in range(0, len(data), CHUNK)), timeout=timeout, retry=retry)
 
     def flush(self, window=None):
         return self.gacc.Flush(session=self.session, window=self.window if window is None else window)

@@ -93,6 +93,25 @@ def test_other_samples_under_the_same_index_are_refused(job):
         r.detach()
 
 
+@pytest.mark.parametrize("inline", [False, True])
+def test_a_trainer_that_waits_for_long_repeats_its_push_as_often_as_it_likes(job, inline):
+    """Each time it gives its call up and makes another, as libgacc does each minute while it waits for a straggler. Whether gaccd
+    sees the end of the old call or the new call first is open."""
+    first, second = job(ranks=2, inline=inline)
+    if second.wants_mailbox:
+        second.gacc = second.gacc.rpc  # a cell of a mailbox is not given up
+    for _ in range(30):
+        with refused("", "DEADLINE_EXCEEDED"):
+            second.push(grads(1), micro=0, retry=False, timeout=0.05)
+    first.push(grads(1), micro=0)
+    second.push(grads(1), micro=0)
+    first.push(grads(1), micro=1)
+    second.push(grads(1), micro=1)
+    assert first.wait_step().result.micro_count == second.wait_step().result.micro_count == 4
+    for r in (first, second):
+        r.detach()
+
+
 def test_pushes_come_in_order_into_free_slots(job):
     first, second = job(ranks=2, micro_size=3)
     with refused("OUT_OF_ORDER", "INVALID_ARGUMENT") as e:

@@ -172,6 +172,32 @@ START_TEST(a_push_that_is_repeated_has_one_place)
 }
 END_TEST
 
+/* The next call may come before it is seen that the one before it is gone, each time: a second place is enough for that.
+ * A stream's repeats are not read; nobody takes over the place of the stream itself, so they need a third. */
+START_TEST(a_repeat_may_overtake_the_end_of_the_call_before_it)
+{
+	const struct push_args a = { .weight = 1, .streamed = _i };
+	n_sent = 0;
+	job_push(job, 0, &key, &a, now);
+	for (uint64_t i = 1; i < 12; i++) {
+		job_push(job, i, &key, &a, now);
+		ck_assert(!replied[i]);
+		job_on_call_gone(job, i - 1, 0);
+	}
+	ck_assert_int_eq(count_sent(ENGINE_ADD), 2 + _i);
+	const struct engine_command repeat = sent[1];
+	const struct engine_command last = sent[n_sent - 1];
+	n_sent = 1;
+	answer(ENGINE_ADD, COUNTED);
+	sent[0] = repeat;
+	answer(ENGINE_ADD, DUPLICATE);
+	sent[0] = last;
+	answer(ENGINE_ADD, DUPLICATE);
+	ck_assert(replied[11] && !replied[10]);
+	ck_assert_int_eq(reply_to[11].status, ST_OK);
+}
+END_TEST
+
 /* The loss of a run that diverges. */
 START_TEST(a_push_without_a_finite_loss_has_one_place)
 {
@@ -304,6 +330,7 @@ Suite *pushes_suite(void)
 	tcase_add_test(c, a_counted_push_is_told_so_after_the_engines_death);
 	tcase_add_test(c, a_push_whose_client_is_gone_counts);
 	tcase_add_test(c, a_push_that_is_repeated_has_one_place);
+	tcase_add_loop_test(c, a_repeat_may_overtake_the_end_of_the_call_before_it, 0, 2);
 	tcase_add_test(c, a_push_without_a_finite_loss_has_one_place);
 	tcase_add_test(c, a_session_that_has_mapped_nothing_pushes_no_slot);
 	tcase_add_test(c, a_flush_waits_for_pushes);
