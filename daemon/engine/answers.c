@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What an engine tells others: answers to gaccd, the control record for the engine's successor, the status page for
- * trainers. For window.c, step.c, saving.c and engine.c; the engine's main thread. */
+/* What an engine tells others: answers to gaccd, and in their cells to trainers; the control record for the engine's
+ * successor; the status page, with where each rank stands. For all files of process.h; the engine's main thread. */
 #include "engine/process.h"
 
 #include "base/packet.h"
@@ -98,4 +98,85 @@ enum status engine_check_window(const struct engine *e, uint64_t window)
 {
 	uint64_t now = e->state.r.window;
 	return window == now ? ST_OK : window < now ? ST_WINDOW_CLOSED : ST_NOT_CURRENT_WINDOW;
+}
+
+/* ---- answers in cells ---- */
+
+void engine_answer_cell(struct engine *e, uint32_t rank, uint32_t cell, struct gacc_box_answer a)
+{
+	struct box *b = &e->boxes.rank[rank];
+	a.counted = a.window == e->state.r.window ? e->state.rank[rank].counted : 0;
+	a.micro_size = e->state.r.micro_size;
+	engine_note_told(e);
+	box_answer(&b->mail.cells, cell, b->mail.cells.open[cell], &a);
+	boxes_list(&e->boxes, rank, LIST_RING);
+}
+
+void engine_ring(struct engine *e)
+{
+	struct boxes *b = &e->boxes;
+	for (uint32_t i = 0; i < b->n_listed[LIST_RING]; i++) {
+		struct box *of = &b->rank[b->list[LIST_RING][i]];
+		of->listed[LIST_RING] = false;
+		if (of->open)
+			box_ring(&of->mail.cells, of->mail.answer);
+	}
+	b->n_listed[LIST_RING] = 0;
+}
+
+/* ---- where each rank stands ---- */
+
+bool engine_rank_owes(const struct engine *e, uint32_t rank)
+{
+	const struct control_state *s = &e->state;
+	const struct control_rank *r = &s->rank[rank];
+	return !r->flushed && r->counted < s->r.micro_size &&
+	       r->counted + control_count(s->voided, s->r.max_micro_size, rank, s->r.micro_size) < s->r.micro_size;
+}
+
+static bool has_given_all(const struct engine *e, uint32_t rank)
+{
+	return e->state.rank[rank].flushed != RANK_LEFT && !engine_rank_owes(e, rank);
+}
+
+void engine_show_rank(struct engine *e, uint32_t rank)
+{
+	struct status_rank *row = &e->mem.progress->rank[rank];
+	const struct accum_entry *p = accum_oldest(&e->accum, rank);
+	progress_ready(row, has_given_all(e, rank));
+	progress_park(row, p ? &(struct progress_parked){ p->since_ns, p->micro, p->blocked_by } : NULL);
+}
+
+static uint32_t count_owing(const struct engine *e)
+{
+	uint32_t n = 0;
+	for (uint32_t i = 0; i < e->state.r.ranks; i++)
+		n += engine_rank_owes(e, i);
+	return n;
+}
+
+void engine_show_ranks(struct engine *e)
+{
+	for (uint32_t i = 0; i < e->state.r.ranks; i++)
+		engine_show_rank(e, i);
+	e->owing = count_owing(e);
+}
+
+void engine_tell(struct engine *e, enum progress_kind kind, const struct accum_entry *p, uint32_t nonfinite)
+{
+	struct engine_answer a = engine_answer_to(e, &(struct engine_command){ .op = ENGINE_PROGRESS }, ST_OK);
+	a.result = kind;
+	a.rank = p ? p->rank : 0;
+	a.micro = p ? p->micro : 0;
+	a.nonfinite_count = nonfinite;
+	engine_send(e, &a);
+}
+
+/* Also after the last mailbox is gone: gaccd may not know yet what came in it. An armed GO's answer says more. */
+void engine_note_done(struct engine *e, uint32_t n_ranks)
+{
+	e->owing -= n_ranks;
+	assert(e->owing == count_owing(e));
+	if (n_ranks && !e->owing && e->boxes.n && !go_is_due(&e->state.r, &e->armed, e->owing))
+		engine_tell(e, PROGRESS_COMPLETE, NULL, 0);
 }

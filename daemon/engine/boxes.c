@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Takes the mailboxes of all ranks from gaccd, and gives them up. For engine.c and window.c; the engine's main thread.
- */
+/* Takes the ranks' mailboxes from gaccd, and gives them up when a newer session comes or the engine ends. For engine.c
+ * and window.c; the engine's main thread. */
 #include "engine/boxes.h"
 
-#include "engine/plan.h"
 #include "engine/process.h"
 
-#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
@@ -95,14 +93,6 @@ static enum status take_over(struct engine *e, const struct engine_command *c, c
 	return ST_OK;
 }
 
-void boxes_list(struct engine *e, uint32_t rank, enum box_list which)
-{
-	struct boxes *b = &e->boxes;
-	if (!b->rank[rank].listed[which])
-		b->list[which][b->n_listed[which]++] = rank;
-	b->rank[rank].listed[which] = true;
-}
-
 /* ---- the command ---- */
 
 /* gaccd sends mailboxes when the job runs: nothing is counted before. */
@@ -143,48 +133,8 @@ void boxes_take(struct engine *e, const struct engine_command *c, const int *fds
 		/* what lies there is looked at in this turn; the engine before this one may have died between an answer
 		 * and its bell */
 		e->boxes.rank[c->rank].unready = true;
-		boxes_list(e, c->rank, LIST_LOOK);
-		boxes_list(e, c->rank, LIST_RING);
+		boxes_list(&e->boxes, c->rank, LIST_LOOK);
+		boxes_list(&e->boxes, c->rank, LIST_RING);
 	}
 	engine_reply(e, c, st, why[0] ? why : NULL);
-}
-
-/* ---- answers ---- */
-
-void boxes_reply(struct engine *e, uint32_t rank, uint32_t cell, struct gacc_box_answer a)
-{
-	struct box *b = &e->boxes.rank[rank];
-	a.counted = a.window == e->state.r.window ? e->state.rank[rank].counted : 0;
-	a.micro_size = e->state.r.micro_size;
-	engine_note_told(e);
-	box_answer(&b->mail.cells, cell, b->mail.cells.open[cell], &a);
-	boxes_list(e, rank, LIST_RING);
-}
-
-void boxes_answer(struct engine *e, const struct accum_entry *p, uint64_t asker, const struct engine_answer *a)
-{
-	const struct box *b = boxes_of(e, p->rank);
-	uint32_t cell = (uint32_t)asker % GACC_BOX_CELLS;
-	if (!b || !b->mail.cells.open[cell])
-		return;
-	assert(b->sgen == p->sgen); /* a newer session's ATTACH has refused what was queued */
-	bool fails = a->result == PUSH_VOID && e->mem.plan->void_is_error; /* gaccd says so to whoever calls it */
-	boxes_reply(e, p->rank, cell,
-		    (struct gacc_box_answer){ .status = fails ? ST_NONFINITE : a->status,
-					      .result = fails ? 0 : a->result,
-					      .window = a->window,
-					      .parked_ns = a->parked_ns,
-					      .waited_for = plan_rank_number(e->mem.plan, a->blocked_by) });
-}
-
-void boxes_ring(struct engine *e)
-{
-	struct boxes *b = &e->boxes;
-	for (uint32_t i = 0; i < b->n_listed[LIST_RING]; i++) {
-		struct box *of = &b->rank[b->list[LIST_RING][i]];
-		of->listed[LIST_RING] = false;
-		if (of->open)
-			box_ring(&of->mail.cells, of->mail.answer);
-	}
-	b->n_listed[LIST_RING] = 0;
 }

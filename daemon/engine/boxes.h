@@ -16,7 +16,6 @@
 #define BOXES_LOOK_AGAIN_MS 1 /* at ready words whose bell will not come */
 
 struct engine;
-struct accum_entry;
 
 /* Ranks for which something is to be done, so that a turn looks at no others. */
 enum box_list {
@@ -48,6 +47,14 @@ struct boxes {
 
 void boxes_fini(struct boxes *);
 
+/* Whoever walks a list takes those out of it for which nothing is left to do. */
+static inline void boxes_list(struct boxes *b, uint32_t rank, enum box_list which)
+{
+	if (!b->rank[rank].listed[which])
+		b->list[which][b->n_listed[which]++] = rank;
+	b->rank[rank].listed[which] = true;
+}
+
 static inline uint64_t boxes_asker(uint32_t cell)
 {
 	return UINT64_C(1) << 63 | cell; /* ids of commands count up from 1 */
@@ -64,14 +71,6 @@ void boxes_take(struct engine *, const struct engine_command *, const int *fds, 
 struct box *boxes_of(struct engine *, uint32_t rank);
 /* Gives up the rank's mailbox if it is of an older session than this: from here on nothing of it is read or written. */
 void boxes_fence(struct engine *, uint32_t rank, uint64_t sgen);
-/* Whoever walks a list takes those out of it for which nothing is left to do. */
-void boxes_list(struct engine *, uint32_t rank, enum box_list);
-/* Answers the open request of a cell; counted and micro_size are filled in. */
-void boxes_reply(struct engine *, uint32_t rank, uint32_t cell, struct gacc_box_answer);
-/* Answers a push of a cell; nothing if the mailbox is gone. */
-void boxes_answer(struct engine *, const struct accum_entry *, uint64_t asker, const struct engine_answer *);
-/* Wakes the trainers that have answers: at the end of a turn. */
-void boxes_ring(struct engine *);
 
 /* ---- boxes_wait.c ---- */
 /* Answers the WAIT in this cell if its window is over, or cannot be waited for here:

@@ -61,7 +61,7 @@ static void answer(struct engine *e, uint32_t rank, uint32_t cell, uint64_t wind
 		a.result = 1;
 		a.half = step.half;
 	}
-	boxes_reply(e, rank, cell, a);
+	engine_answer_cell(e, rank, cell, a);
 }
 
 void boxes_wait(struct engine *e, uint32_t rank, uint32_t cell, uint64_t window)
@@ -74,7 +74,7 @@ void boxes_wait(struct engine *e, uint32_t rank, uint32_t cell, uint64_t window)
 		return;
 	}
 	b->waits |= 1u << cell;
-	boxes_list(e, rank, LIST_WAIT);
+	boxes_list(&e->boxes, rank, LIST_WAIT);
 }
 
 static void end_waits_of(struct engine *e, uint32_t rank, enum status st)
@@ -96,5 +96,5 @@ void boxes_end_waits(struct engine *e)
 		b->rank[b->list[LIST_WAIT][i]].listed[LIST_WAIT] = false;
 	}
 	b->n_listed[LIST_WAIT] = 0;
-	boxes_ring(e);
+	engine_ring(e);
 }

@@ -138,7 +138,7 @@ static enum status start(struct engine *e, const struct engine_command *c, char 
 	if (e->state.r.phase == WINDOW_APPLYING)
 		step_finish(e);
 	engine_show_status(e);
-	standing_show_all(e);
+	engine_show_ranks(e);
 	e->running = true;
 	log_job(c->job_id, LOG_INFO, "EngineStarted", "window %" PRIu64 ", record %" PRIu64 ", %s kernels, %u threads",
 		e->state.r.window, e->state.r.seq, e->arith->name, e->mem.plan->threads);
@@ -351,7 +351,7 @@ static void turn(struct engine *e, struct packet *packet)
 	push_look_again(e);
 	push_pass(e);
 	window_flush_waiting(e);
-	boxes_ring(e);
+	engine_ring(e);
 	step_vote_if_due(e);
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The inside of the engine process, shared by engine.c (life), push.c (pushes), boxes.c (mailboxes), window.c
  * (sessions, flushes, the end of a window), step.c (votes and commits), step_parts.c (votes of several parts), saving.c
- * (checkpoints), joining.c (communicators) and answers.c. Main thread only.
+ * (checkpoints), joining.c (communicators) and answers.c (what is told to others). Main thread only.
  *
  * `state` equals the record in force; it is changed only right before control_page_publish.
  */
@@ -84,6 +84,10 @@ void engine_send(struct engine *, const struct engine_answer *);
 void engine_send_with(struct engine *, const struct engine_answer *, const void *tail);
 /* Answers with status only; `why` may be NULL. */
 void engine_reply(struct engine *, const struct engine_command *, enum status, const char *why);
+/* Answers the open request of a cell; counted and micro_size are filled in. The trainer wakes with engine_ring. */
+void engine_answer_cell(struct engine *, uint32_t rank, uint32_t cell, struct gacc_box_answer);
+/* Wakes the trainers that have answers: at the end of a turn. */
+void engine_ring(struct engine *);
 /* An answer is about to rely on the record in force; engine_send does this itself. */
 void engine_note_told(struct engine *);
 void engine_publish(struct engine *);
@@ -91,19 +95,17 @@ void engine_publish(struct engine *);
 void engine_show_status(struct engine *);
 /* ST_OK, ST_WINDOW_CLOSED or ST_NOT_CURRENT_WINDOW. */
 enum status engine_check_window(const struct engine *, uint64_t window);
-
-/* standing.c */
 /* Brings the rank's row of struct status_progress up to the record and the queue. */
-void standing_show(struct engine *, uint32_t rank);
+void engine_show_rank(struct engine *, uint32_t rank);
 /* Of all ranks, and counts again who owes something: when the record is not the one before with a small change. */
-void standing_show_all(struct engine *);
+void engine_show_ranks(struct engine *);
 /* Whether it may still contribute to the open window. */
-bool standing_owes(const struct engine *, uint32_t rank);
+bool engine_rank_owes(const struct engine *, uint32_t rank);
 /* The record in force says for the first time that this many more ranks owe nothing. If they were the last, gaccd is
  * told, unless it has sent all pushes itself. */
-void standing_owe_nothing(struct engine *, uint32_t n_ranks);
+void engine_note_done(struct engine *, uint32_t n_ranks);
 /* Tells gaccd of what came in a cell; of what came as a command it knows. p: the push; NULL: of none. */
-void standing_tell(struct engine *, enum progress_kind, const struct accum_entry *p, uint32_t nonfinite);
+void engine_tell(struct engine *, enum progress_kind, const struct accum_entry *p, uint32_t nonfinite);
 
 /* push.c */
 /* A push that comes as a command. */

@@ -44,11 +44,28 @@ static struct window_state window_of(const struct engine *e)
 
 /* ---- answers ---- */
 
+/* Nothing if the mailbox is gone. */
+static void answer_cell(struct engine *e, const struct accum_entry *p, uint64_t asker, const struct engine_answer *a)
+{
+	const struct box *b = boxes_of(e, p->rank);
+	uint32_t cell = (uint32_t)asker % GACC_BOX_CELLS;
+	if (!b || !b->mail.cells.open[cell])
+		return;
+	assert(b->sgen == p->sgen); /* a newer session's ATTACH has refused what was queued */
+	bool fails = a->result == PUSH_VOID && e->mem.plan->void_is_error; /* gaccd says so to whoever calls it */
+	engine_answer_cell(e, p->rank, cell,
+			   (struct gacc_box_answer){ .status = fails ? ST_NONFINITE : a->status,
+						     .result = fails ? 0 : a->result,
+						     .window = a->window,
+						     .parked_ns = a->parked_ns,
+						     .waited_for = plan_rank_number(e->mem.plan, a->blocked_by) });
+}
+
 static void answer_one(struct engine *e, const struct accum_entry *p, uint64_t asker, struct engine_answer *a)
 {
 	a->id = asker;
 	if (boxes_is_asker(asker))
-		boxes_answer(e, p, asker, a);
+		answer_cell(e, p, asker, a);
 	else
 		engine_send(e, a);
 }
@@ -78,7 +95,7 @@ static void refuse(struct engine *e, struct accum_entry *p, enum status st)
 	const char *hint = refusal_describe_queued(&w, p, st, a.text, sizeof(a.text));
 	snprintf(a.hint, sizeof(a.hint), "%s", hint ? hint : "");
 	accum_remove(&e->accum, p);
-	standing_show(e, gone.rank);
+	engine_show_rank(e, gone.rank);
 	answer_push(e, &gone, &a);
 }
 
@@ -153,7 +170,7 @@ static enum status queue_push(struct engine *e, const struct window_state *w, co
 		return st;
 	accum_queue(&e->accum, &n);
 	atomic_store_explicit(&e->mem.progress->rank[n.rank].last_push_unix_ns, n.unix_nanos, memory_order_relaxed);
-	standing_show(e, n.rank);
+	engine_show_rank(e, n.rank);
 	return ST_OK;
 }
 
@@ -245,9 +262,9 @@ void push_look(struct engine *e, uint32_t rank)
 		return;
 	b->unready = unready != 0;
 	if (unready)
-		boxes_list(e, rank, LIST_LOOK);
+		boxes_list(&e->boxes, rank, LIST_LOOK);
 	if (b->mail.cells.bell_due) /* it has refused some */
-		boxes_list(e, rank, LIST_RING);
+		boxes_list(&e->boxes, rank, LIST_RING);
 	for (uint32_t i = 0; i < n; i++) {
 		if (request[i].q.kind == GACC_BOX_PUSH)
 			offer_request(e, rank, &request[i]);
@@ -361,7 +378,7 @@ static void record_batch(struct engine *e, struct batch *b, uint32_t dst)
 			control_set_bit(s->voided, s->r.max_micro_size, p->rank, p->micro);
 		else
 			record_counted(s, p);
-		b->n_done += !standing_owes(e, p->rank);
+		b->n_done += !engine_rank_owes(e, p->rank);
 	}
 	if (b->n_good) {
 		s->r.x = dst;
@@ -407,9 +424,9 @@ static void answer_batch(struct engine *e, const struct batch *b)
 				 (struct log_fields){ e->mem.plan->job_id, p->rank, e->state.r.window, "MicroVoid" },
 				 "micro-batch %u is void: %" PRIu64 " non-finite values", p->micro, b->nonfinite[i]);
 		accum_remove(&e->accum, accum_find(&e->accum, p->rank, p->micro));
-		standing_show(e, p->rank);
+		engine_show_rank(e, p->rank);
 		if (a.nonfinite_count && !has_command(p))
-			standing_tell(e, b->is_void[i] ? PROGRESS_VOID : PROGRESS_NONFINITE, p, a.nonfinite_count);
+			engine_tell(e, b->is_void[i] ? PROGRESS_VOID : PROGRESS_NONFINITE, p, a.nonfinite_count);
 		answer_push(e, p, &a);
 	}
 }
@@ -437,5 +454,5 @@ void push_pass(struct engine *e)
 	FAILPOINT(engine_answer_push);
 	answer_batch(e, &b);
 	refuse_other_lr(e);
-	standing_owe_nothing(e, b.n_done);
+	engine_note_done(e, b.n_done);
 }

@@ -99,7 +99,7 @@ void saving_restore(struct engine *e, const struct engine_command *c, const unsi
 	}
 	if (!st) {
 		engine_show_status(e);
-		standing_show_all(e);
+		engine_show_ranks(e);
 		window_disarm(e, ST_CANCELLED);
 		log_job(e->mem.plan->job_id, LOG_INFO, "Restored",
 			"window %" PRIu64 ", applied step %" PRIu64 ", from %s", r.window, r.applied_step, path);

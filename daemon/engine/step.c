@@ -276,7 +276,7 @@ void step_finish(struct engine *e)
 	engine_publish(e);
 	FAILPOINT(engine_params_step_after);
 	engine_show_status(e);
-	standing_show_all(e);
+	engine_show_ranks(e);
 }
 
 /* Sent again after it was done. */

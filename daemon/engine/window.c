@@ -23,12 +23,12 @@ static enum status flush(struct engine *e, uint32_t i, bool leave)
 	if (e->state.r.phase != WINDOW_OPEN && !leave && !rank->flushed)
 		return ST_WINDOW_CLOSED;
 	if (flushed != rank->flushed) {
-		bool owed = standing_owes(e, i);
+		bool owed = engine_rank_owes(e, i);
 		rank->flushed = flushed;
 		engine_publish(e);
 		push_refuse(e, i, UINT64_MAX, ST_FLUSHED);
-		standing_show(e, i);
-		standing_owe_nothing(e, owed);
+		engine_show_rank(e, i);
+		engine_note_done(e, owed);
 	}
 	return ST_OK;
 }
@@ -55,7 +55,7 @@ void window_flush(struct engine *e, const struct engine_command *c)
 				answer_flush(e, c->rank, b->flush_id, ST_UNAVAILABLE);
 			b->flush_id = c->id;
 			b->flush_leaves = c->leave;
-			boxes_list(e, c->rank, LIST_FLUSH);
+			boxes_list(&e->boxes, c->rank, LIST_FLUSH);
 			return;
 		}
 		st = flush(e, c->rank, c->leave);
@@ -116,7 +116,7 @@ void window_attach(struct engine *e, const struct engine_command *c)
 		boxes_fence(e, c->rank, c->sgen);
 	}
 	push_refuse(e, c->rank, c->sgen, ST_SESSION_FENCED);
-	standing_show(e, c->rank);
+	engine_show_rank(e, c->rank);
 	engine_reply(e, c, ST_OK, NULL);
 }
 

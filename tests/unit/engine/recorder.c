@@ -222,7 +222,7 @@ static void build(struct recorder *r)
 	ck_assert_int_eq(snapshot_new(&e->snapshot, &e->mem, e->arith, e->workers, segment_memory_available), ST_OK);
 	if (!control_page_read(&e->mem.page, &e->state, &corrupt))
 		first_record(e);
-	standing_show_all(e);
+	engine_show_ranks(e);
 	e->running = true;
 }
 
