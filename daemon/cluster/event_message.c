@@ -8,7 +8,9 @@
 #include "gacc/internal/v1/cluster.pb-c.h"
 #include "proto/bytes.h"
 
+#include <ctype.h>
 #include <stdio.h>
+#include <string.h>
 
 #define EVENT_FIELDS(X) X(job_id) X(epoch) X(part) X(warning) X(window)
 
@@ -26,6 +28,15 @@ void *event_pack(const struct part_event *e, size_t *out_n)
 	return bytes_pack(&m.base, out_n);
 }
 
+/* It stands in logs as it is: nothing else may act there. */
+static bool is_word(const char *text)
+{
+	size_t n = 0;
+	while (isalnum((unsigned char)text[n]))
+		n++;
+	return n > 0 && !text[n];
+}
+
 enum status event_unpack(const void *bytes, size_t n, uint32_t ranks, struct part_event *out, char *why, size_t n_why)
 {
 	struct ProtobufCMessage *base;
@@ -35,6 +46,10 @@ enum status event_unpack(const void *bytes, size_t n, uint32_t ranks, struct par
 	const Gacc__Internal__V1__PartEvent *m = (const Gacc__Internal__V1__PartEvent *)base;
 	if (!m->epoch || !*m->reason) {
 		snprintf(why, n_why, "PartEvent.%s is missing", m->epoch ? "reason" : "epoch");
+		st = ST_VERSION_SKEW;
+	} else if (!is_word(m->reason)) {
+		snprintf(why, n_why, "PartEvent.reason has %zu bytes, and is no word of letters and digits",
+			 strlen(m->reason));
 		st = ST_VERSION_SKEW;
 	} else if (m->of_rank && m->rank >= ranks) {
 		snprintf(why, n_why, "PartEvent.rank is %u, and the job has %u ranks", m->rank, ranks);

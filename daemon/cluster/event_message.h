@@ -16,7 +16,7 @@ struct part_event {
 	uint32_t part;
 	bool warning;
 	int64_t rank;	 /* the job's number; -1: it is about the job */
-	char reason[32]; /* a word */
+	char reason[32]; /* a word of letters and digits */
 	char text[512];
 };
 

@@ -6,7 +6,9 @@
 #include "cluster/commit_message.h"
 #include "cluster/ledger_message.h"
 #include "edge/hosted.h"
+#include "edge/hosted_nodes.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 /* A new ledger; the one before is no longer waited for. */
@@ -47,6 +49,19 @@ static void take(struct hosted *h, uint32_t part, const struct part_ledger *l)
 		append(to, l);
 }
 
+/* A node has nothing to say about the ranks of others. */
+static enum status check_ranks(const struct hosted *h, uint32_t part, const struct part_ledger *l, char *why,
+			       size_t n_why)
+{
+	uint32_t i = 0;
+	while (i < l->n && hosted_part_has(h, part, l->rank[i]))
+		i++;
+	if (i == l->n)
+		return ST_OK;
+	snprintf(why, n_why, "PartLedger.rank has %u, which is not in the part", l->rank[i]);
+	return ST_VERSION_SKEW;
+}
+
 void hosted_take_ledger(struct daemon *d, const struct link_message *m)
 {
 	struct hosted *h = hosted_of_message(d, m);
@@ -56,10 +71,14 @@ void hosted_take_ledger(struct daemon *d, const struct link_message *m)
 		return;
 	const struct message_bounds bounds = message_bounds_of(h->spec);
 	enum status st = ledger_unpack(m->bytes, m->n, &bounds, &l, why, sizeof(why));
-	if (st == ST_VERSION_SKEW)
-		links_refuse(m, why);
+	if (st == ST_NO_MEMORY)
+		return; /* the window has no micro-batches in the history */
+	if (!st) {
+		st = check_ranks(h, m->part, &l, why, sizeof(why));
+		if (!st)
+			take(h, m->part, &l);
+		ledger_release(&l);
+	}
 	if (st)
-		return;
-	take(h, m->part, &l);
-	ledger_release(&l);
+		links_refuse(m, why);
 }

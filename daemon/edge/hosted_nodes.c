@@ -134,3 +134,9 @@ uint32_t hosted_part_with(const struct hosted *h, uint32_t rank)
 		i++;
 	return i;
 }
+
+bool hosted_part_has(const struct hosted *h, uint32_t part, uint32_t rank)
+{
+	return rank >= part_block(h->spec->ranks, h->n_parts, part) &&
+	       rank < part_block(h->spec->ranks, h->n_parts, part + 1);
+}

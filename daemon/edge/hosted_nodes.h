@@ -21,5 +21,7 @@ uint32_t hosted_parts_here(const struct hosted *);
 void hosted_node_name(const struct hosted *, uint32_t part, char out[NODE_NAME_MAX + 1]);
 /* The part that has this rank of the job. */
 uint32_t hosted_part_with(const struct hosted *, uint32_t rank);
+/* Whether a part of the job has it. */
+bool hosted_part_has(const struct hosted *, uint32_t part, uint32_t rank);
 
 #endif

@@ -10,6 +10,7 @@
 #include "cluster/report_message.h"
 #include "edge/checkpoints.h"
 #include "edge/hosted_journal.h"
+#include "edge/hosted_nodes.h"
 #include "edge/hosted_norms.h"
 #include "edge/placing.h"
 #include "edge/submitting.h"
@@ -118,6 +119,10 @@ void hosted_take_event(struct daemon *d, const struct link_message *m)
 	if (!h)
 		return;
 	enum status st = event_unpack(m->bytes, m->n, h->spec->ranks, &e, why, sizeof(why));
+	if (!st && e.rank >= 0 && !hosted_part_has(h, m->part, (uint32_t)e.rank)) {
+		snprintf(why, sizeof(why), "PartEvent.rank is %lld, which is not in the part", (long long)e.rank);
+		st = ST_VERSION_SKEW;
+	}
 	if (st == ST_VERSION_SKEW)
 		links_refuse(m, why);
 	else if (!st && e.job_id == h->id && e.part == m->part && e.epoch == coord_epoch(h->coord))

@@ -3,8 +3,10 @@
 #include "divided_rig.h"
 
 #include "cluster/event_message.h"
+#include "cluster/ledger_message.h"
 #include "cluster/placement_message.h"
 #include "cluster/report_message.h"
+#include "edge/hosted_ledger.h"
 #include "edge/hosted_life.h"
 #include "edge/hosted_ports.h"
 #include "edge/links.h"
@@ -281,6 +283,49 @@ START_TEST(messages_that_name_another_part_are_dropped)
 }
 END_TEST
 
+/* ---- a part speaks of its own ranks ---- */
+
+static bool event_counts(uint32_t part, int64_t rank)
+{
+	const struct part_event e = { .job_id = DIVIDED, .epoch = 1, .part = part, .rank = rank, .reason = "Said" };
+	const uint64_t before = job->events.n;
+	size_t n;
+	void *bytes = event_pack(&e, &n);
+	const struct link_message m = { LINK_EVENT, DIVIDED, part, bytes, n, NULL, false, 0 };
+	hosted_take_event(&d, &m);
+	free(bytes);
+	return job->events.n > before;
+}
+
+static bool ledger_counts(uint32_t part, uint64_t window, uint32_t first, uint32_t second)
+{
+	uint32_t rank[] = { first, second }, micro[] = { 0, 0 };
+	double number[] = { 1, 1 };
+	uint64_t key[] = { 0, 0 };
+	int64_t when[] = { 1, 1 };
+	const struct part_ledger l = { DIVIDED, 1,    5,     window, 2,	     2,	  0,	part,
+				       2,	rank, micro, number, number, key, when, NULL };
+	size_t n;
+	void *bytes = ledger_pack(&l, &n);
+	const struct link_message m = { LINK_LEDGER, DIVIDED, part, bytes, n, NULL, false, 0 };
+	hosted_take_ledger(&d, &m);
+	free(bytes);
+	const struct hosted_ledger *is = &job->part[part].ledger;
+	return is->window == window && is->n == 2;
+}
+
+START_TEST(ranks_of_other_parts_are_not_spoken_of)
+{
+	for (uint32_t part = 0; part < PARTS; part++)
+		for (uint32_t rank = 0; rank < WORLD; rank++) {
+			const bool own = rank >= first_rank[part] && rank < first_rank[part + 1];
+			ck_assert_int_eq(event_counts(part, rank), own);
+			ck_assert_int_eq(ledger_counts(part, 1 + rank, first_rank[part], rank), own);
+		}
+	ck_assert(event_counts(1, -1));
+}
+END_TEST
+
 Suite *parts_suite(void)
 {
 	Suite *s = suite_create("parts");
@@ -299,5 +344,6 @@ Suite *parts_suite(void)
 	tcase_add_test(t, orders_wait_for_the_placement);
 	tcase_add_test(t, events_name_their_part);
 	tcase_add_test(t, messages_that_name_another_part_are_dropped);
+	tcase_add_test(t, ranks_of_other_parts_are_not_spoken_of);
 	return s;
 }
