@@ -9,6 +9,8 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -92,13 +94,17 @@ struct grpc_server_credentials *rpc_tls_server(const struct rpc_tls_files *files
 
 /* ---- the coordinator's certificate ---- */
 
-/* Checks the certificate of a server, on any thread of gRPC's. */
-struct verifier {
+/* Checks the certificate of a server, on any thread of gRPC's. gRPC holds it, and whoever asks what was seen. */
+struct rpc_tls_peer {
 	grpc_tls_certificate_verifier_external external;
 	grpc_tls_certificate_verifier *host_name; /* gRPC's own check, which ours would replace */
+	atomic_uint holders;
+	pthread_mutex_t mutex;
+	char serial[REVOKED_SERIAL_MAX + 1]; /* of the newest connection, under the mutex; "": there was none */
 };
 
-static bool is_coordinator(const grpc_tls_custom_verification_check_request *request, char **out_why)
+static bool is_coordinator(const grpc_tls_custom_verification_check_request *request,
+			   char serial[REVOKED_SERIAL_MAX + 1], char **out_why)
 {
 	struct rpc_identity identity = { 0 };
 	for (size_t i = 0; i < request->peer_info.san_names.uri_names_size; i++) {
@@ -107,7 +113,7 @@ static bool is_coordinator(const grpc_tls_custom_verification_check_request *req
 	}
 	const char *name = request->peer_info.common_name ? request->peer_info.common_name : "";
 	const char *pem = request->peer_info.peer_cert ? request->peer_info.peer_cert : "";
-	char why[512], serial[REVOKED_SERIAL_MAX + 1] = "";
+	char why[512];
 	if (!revoked_serial(pem, strlen(pem), serial) || revoked_has(serial))
 		snprintf(why, sizeof(why), "certificate \"%.100s\" (serial %s) is revoked", name, serial);
 	else if (identity.is_bad)
@@ -124,14 +130,27 @@ static bool is_coordinator(const grpc_tls_custom_verification_check_request *req
 	return false;
 }
 
+static void note(struct rpc_tls_peer *peer, const char *serial)
+{
+	pthread_mutex_lock(&peer->mutex);
+	snprintf(peer->serial, sizeof(peer->serial), "%s", serial);
+	pthread_mutex_unlock(&peer->mutex);
+}
+
 static int verify(void *user_data, grpc_tls_custom_verification_check_request *request,
 		  grpc_tls_on_custom_verification_check_done_cb callback, void *callback_arg,
 		  grpc_status_code *out_status, char **out_why)
 {
-	struct verifier *v = user_data;
-	if (!grpc_tls_certificate_verifier_verify(v->host_name, request, callback, callback_arg, out_status, out_why))
+	struct rpc_tls_peer *peer = user_data;
+	char serial[REVOKED_SERIAL_MAX + 1] = "";
+	if (!grpc_tls_certificate_verifier_verify(peer->host_name, request, callback, callback_arg, out_status,
+						  out_why))
 		return 0;
-	if (*out_status == GRPC_STATUS_OK && !is_coordinator(request, out_why))
+	if (*out_status != GRPC_STATUS_OK)
+		return 1;
+	if (is_coordinator(request, serial, out_why))
+		note(peer, serial);
+	else
 		*out_status = GRPC_STATUS_PERMISSION_DENIED;
 	return 1;
 }
@@ -140,33 +159,55 @@ static void cancel(void *user_data, grpc_tls_custom_verification_check_request *
 {
 }
 
+void rpc_tls_peer_drop(struct rpc_tls_peer *peer)
+{
+	if (!peer || atomic_fetch_sub(&peer->holders, 1) > 1)
+		return;
+	grpc_tls_certificate_verifier_release(peer->host_name);
+	pthread_mutex_destroy(&peer->mutex);
+	free(peer);
+}
+
 static void destruct(void *user_data)
 {
-	struct verifier *v = user_data;
-	grpc_tls_certificate_verifier_release(v->host_name);
-	free(v);
+	rpc_tls_peer_drop(user_data);
 }
 
-static grpc_tls_certificate_verifier *make_verifier(void)
+bool rpc_tls_peer_revoked(struct rpc_tls_peer *peer, char out_serial[REVOKED_SERIAL_MAX + 1])
 {
-	struct verifier *v = malloc(sizeof(*v));
-	if (!v)
+	pthread_mutex_lock(&peer->mutex);
+	memcpy(out_serial, peer->serial, sizeof(peer->serial));
+	pthread_mutex_unlock(&peer->mutex);
+	return out_serial[0] && revoked_has(out_serial);
+}
+
+/* With one holder. */
+static struct rpc_tls_peer *make_peer(void)
+{
+	struct rpc_tls_peer *peer = calloc(1, sizeof(*peer));
+	if (!peer)
 		return NULL;
-	*v = (struct verifier){
-		.external = { .user_data = v, .verify = verify, .cancel = cancel, .destruct = destruct },
-		.host_name = grpc_tls_certificate_verifier_host_name_create(),
+	peer->external = (grpc_tls_certificate_verifier_external){
+		.user_data = peer, .verify = verify, .cancel = cancel, .destruct = destruct
 	};
-	return grpc_tls_certificate_verifier_external_create(&v->external);
+	peer->host_name = grpc_tls_certificate_verifier_host_name_create();
+	pthread_mutex_init(&peer->mutex, NULL);
+	atomic_init(&peer->holders, 1);
+	return peer;
 }
 
-struct grpc_channel_credentials *rpc_tls_client(const struct rpc_tls_files *files)
+struct grpc_channel_credentials *rpc_tls_client(const struct rpc_tls_files *files, struct rpc_tls_peer **out_peer)
 {
-	grpc_tls_certificate_verifier *verifier = make_verifier();
-	if (!verifier)
+	struct rpc_tls_peer *peer = make_peer();
+	grpc_tls_credentials_options *options = peer ? make_options(files) : NULL;
+	if (!options) {
+		rpc_tls_peer_drop(peer);
 		return NULL;
-	grpc_tls_credentials_options *options = make_options(files);
-	if (options)
-		grpc_tls_credentials_options_set_certificate_verifier(options, verifier);
+	}
+	atomic_fetch_add(&peer->holders, 1);
+	grpc_tls_certificate_verifier *verifier = grpc_tls_certificate_verifier_external_create(&peer->external);
+	grpc_tls_credentials_options_set_certificate_verifier(options, verifier);
 	grpc_tls_certificate_verifier_release(verifier);
-	return options ? grpc_tls_credentials_create(options) : NULL;
+	*out_peer = peer;
+	return grpc_tls_credentials_create(options);
 }

@@ -113,7 +113,7 @@ static void end_if_over(struct rpc_outgoing *stream)
 	tell_end(stream);
 	free_stream(stream);
 	if (--upstream->open == 0 && upstream->freed)
-		free(upstream);
+		rpc_upstream_release(upstream);
 	server->borrowed--;
 	rpc_server_check_idle(server);
 }
@@ -145,6 +145,17 @@ void rpc_outgoing_cancel_all(struct rpc_upstream *upstream)
 {
 	for (struct rpc_outgoing *s = upstream->streams; s; s = s->next)
 		rpc_outgoing_cancel(s);
+}
+
+void rpc_outgoing_fail_all(struct rpc_upstream *upstream, enum status st, const char *why)
+{
+	for (struct rpc_outgoing *s = upstream->streams; s; s = s->next) {
+		if (s->cancelled)
+			continue;
+		s->fault = st;
+		snprintf(s->why, sizeof(s->why), "%s", why);
+	}
+	rpc_outgoing_cancel_all(upstream);
 }
 
 void rpc_outgoing_forget_all(struct rpc_upstream *upstream)

@@ -99,6 +99,8 @@ enum status rpc_peer_find(const struct rpc_server *server, struct grpc_call *cal
 			  size_t authorization_len, struct rpc_peer *out_peer);
 
 /* Cancels the streams to all upstreams. */
+/* Ends what goes over connections to gaccds whose certificate is revoked. */
+void rpc_upstreams_check_revoked(struct rpc_server *server);
 void rpc_upstreams_stop(struct rpc_server *server);
 
 /* From now on gRPC logs through base/log.h, a limited number of lines. */

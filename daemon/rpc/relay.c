@@ -278,6 +278,17 @@ void rpc_relay_begin(struct rpc_call *call)
 		rpc_call_recv(call);
 }
 
+void rpc_relay_end_all(struct rpc_server *server, const char *why)
+{
+	for (uint32_t i = 0; i < server->config.max_calls; i++) {
+		struct rpc_call *call = server->slots[i].call;
+		if (!call || !call->relay || call->relay->over)
+			continue;
+		grpc_call_cancel(call->relay->grpc, NULL);
+		rpc_failf(call, ST_UNAVAILABLE, "the coordinator cannot be reached: %s", why);
+	}
+}
+
 void rpc_server_set_relay(struct rpc_server *server, struct rpc_upstream *upstream)
 {
 	server->relay = upstream;

@@ -123,8 +123,10 @@ static bool read_line(char *line, char out_serial[REVOKED_SERIAL_MAX + 1])
 	if (strncasecmp(line, "serial=", 7) == 0)
 		line += 7;
 	for (; *line; line++) {
-		if (isspace((unsigned char)*line) || *line == ':' || (n == 0 && *line == '0' && isxdigit(line[1])))
+		if (isspace((unsigned char)*line) || *line == ':')
 			continue;
+		if (n == 1 && out_serial[0] == '0')
+			n = 0; /* zeros in front say nothing: some write "00:8A" */
 		if (!isxdigit((unsigned char)*line) || n == REVOKED_SERIAL_MAX)
 			return false;
 		out_serial[n++] = (char)tolower((unsigned char)*line);

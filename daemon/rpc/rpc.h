@@ -145,7 +145,7 @@ enum status rpc_server_listen_tcp(struct rpc_server *server, const char *address
 enum status rpc_server_start(struct rpc_server *server);
 
 /* Reads the serial numbers of certificates that are no longer taken, one a line (rpc/revoked.h has the form), and ends
- * the calls that are made with them. One list for the process. IO_ERROR, INVALID_CONFIG, NO_MEMORY: logged, and what
+ * the calls that are made with them, and those to upstreams that have one. One list for the process. IO_ERROR, INVALID_CONFIG, NO_MEMORY: logged, and what
  * was read before holds. */
 enum status rpc_server_revoke(struct rpc_server *server, const char *path);
 

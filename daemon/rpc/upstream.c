@@ -4,11 +4,13 @@
 #include "rpc/upstream_impl.h"
 
 #include "base/log.h"
+#include "rpc/call.h"
 #include "rpc/credentials.h"
 
 #include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <grpc/grpc.h>
 #include <grpc/grpc_security.h>
 
@@ -32,18 +34,16 @@ static grpc_arg string_arg(const char *key, const char *value)
 
 /* As the client's channel (client/lib/channel.c), with the server's windows: what a stream may hold unread is bounded.
  */
-static grpc_channel *make_channel(const char *target, const struct rpc_upstream_config *config,
-				  grpc_channel_credentials *creds)
+static grpc_channel *make_channel(const struct rpc_upstream *u)
 {
-	int keepalive_ms = config->keepalive_ms ? config->keepalive_ms : 10000;
 	grpc_arg args[] = {
 		int_arg(GRPC_ARG_ENABLE_RETRIES, 0),
 		int_arg(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1),
 		int_arg(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100),
 		int_arg(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, CONNECT_MS),
 		int_arg(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000),
-		int_arg(GRPC_ARG_KEEPALIVE_TIME_MS, keepalive_ms),
-		int_arg(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, keepalive_ms),
+		int_arg(GRPC_ARG_KEEPALIVE_TIME_MS, u->keepalive_ms),
+		int_arg(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, u->keepalive_ms),
 		int_arg(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0),
 		int_arg(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, REPLY_MAX),
 		int_arg(GRPC_ARG_HTTP2_BDP_PROBE, 0),
@@ -53,11 +53,11 @@ static grpc_channel *make_channel(const char *target, const struct rpc_upstream_
 		int_arg(GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1),
 		int_arg("grpc.compression_enabled_algorithms_bitset", 1),
 		int_arg(GRPC_ARG_ENABLE_CHANNELZ, 0),
-		string_arg(GRPC_SSL_TARGET_NAME_OVERRIDE_ARG, config->server_name), /* last: left out if NULL */
+		string_arg(GRPC_SSL_TARGET_NAME_OVERRIDE_ARG, u->server_name), /* last: left out if NULL */
 	};
-	size_t n = sizeof(args) / sizeof(args[0]) - (config->server_name ? 0 : 1);
+	size_t n = sizeof(args) / sizeof(args[0]) - (u->server_name ? 0 : 1);
 	grpc_channel_args all = { .num_args = n, .args = args };
-	return grpc_channel_create(target, creds, &all);
+	return grpc_channel_create(u->target, u->creds, &all);
 }
 
 static enum status check(const struct rpc_upstream_config *config, const struct rpc_tls_files *files)
@@ -75,23 +75,36 @@ static enum status check(const struct rpc_upstream_config *config, const struct 
 	return fault ? ST_INVALID_CONFIG : ST_OK;
 }
 
-static enum status connect_to(struct rpc_upstream *upstream, const struct rpc_upstream_config *config,
+void rpc_upstream_release(struct rpc_upstream *u)
+{
+	if (u->creds)
+		grpc_channel_credentials_release(u->creds);
+	rpc_tls_peer_drop(u->peer);
+	free(u->authorization);
+	free(u->server_name);
+	free(u->target);
+	free(u);
+}
+
+static bool copy_texts(struct rpc_upstream *u, const struct rpc_upstream_config *config)
+{
+	if (config->token && asprintf(&u->authorization, "Bearer %s", config->token) < 0)
+		u->authorization = NULL;
+	if (asprintf(&u->target, "dns:%s", config->address) < 0)
+		u->target = NULL;
+	u->server_name = config->server_name ? strdup(config->server_name) : NULL;
+	return u->target && (u->authorization || !config->token) && (u->server_name || !config->server_name);
+}
+
+static enum status connect_to(struct rpc_upstream *u, const struct rpc_upstream_config *config,
 			      const struct rpc_tls_files *files)
 {
-	char *target = NULL;
-	grpc_channel_credentials *creds =
-		rpc_tls_none(files) ? grpc_insecure_credentials_create() : rpc_tls_client(files);
-	if (!creds)
+	u->keepalive_ms = config->keepalive_ms ? config->keepalive_ms : 10000;
+	u->creds = rpc_tls_none(files) ? grpc_insecure_credentials_create() : rpc_tls_client(files, &u->peer);
+	if (!u->creds)
 		return ST_IO_ERROR;
-	if (config->token && asprintf(&upstream->authorization, "Bearer %s", config->token) < 0)
-		upstream->authorization = NULL;
-	else if (asprintf(&target, "dns:%s", config->address) < 0)
-		target = NULL;
-	if (target)
-		upstream->grpc = make_channel(target, config, creds);
-	free(target);
-	grpc_channel_credentials_release(creds);
-	return upstream->grpc ? ST_OK : ST_NO_MEMORY;
+	u->grpc = copy_texts(u, config) ? make_channel(u) : NULL;
+	return u->grpc ? ST_OK : ST_NO_MEMORY;
 }
 
 enum status rpc_upstream_new(struct rpc_server *server, const struct rpc_upstream_config *config,
@@ -107,8 +120,7 @@ enum status rpc_upstream_new(struct rpc_server *server, const struct rpc_upstrea
 	upstream->server = server;
 	st = connect_to(upstream, config, &files);
 	if (st) {
-		free(upstream->authorization);
-		free(upstream);
+		rpc_upstream_release(upstream);
 		return st;
 	}
 	upstream->next = server->upstreams;
@@ -129,11 +141,31 @@ void rpc_upstream_free(struct rpc_upstream *upstream)
 	assert(upstream->server->relay != upstream);
 	rpc_outgoing_forget_all(upstream);
 	grpc_channel_destroy(upstream->grpc);
-	free(upstream->authorization);
-	upstream->authorization = NULL;
 	upstream->freed = true;
 	if (upstream->open == 0)
-		free(upstream);
+		rpc_upstream_release(upstream);
+}
+
+/* A new channel makes a new connection, for which the certificate is checked again: the list may be wrong, or the other
+ * side may have another certificate by now. */
+static void check_revoked(struct rpc_upstream *u)
+{
+	char serial[REVOKED_SERIAL_MAX + 1], why[160];
+	if (!u->peer || !rpc_tls_peer_revoked(u->peer, serial))
+		return;
+	struct grpc_channel *old = u->grpc;
+	snprintf(why, sizeof(why), "its certificate (serial %s) is revoked", serial);
+	u->grpc = make_channel(u);
+	rpc_outgoing_fail_all(u, ST_UNAUTHENTICATED, why);
+	if (u->server->relay == u)
+		rpc_relay_end_all(u->server, why);
+	grpc_channel_destroy(old);
+}
+
+void rpc_upstreams_check_revoked(struct rpc_server *server)
+{
+	for (struct rpc_upstream *u = server->upstreams; u; u = u->next)
+		check_revoked(u);
 }
 
 void rpc_upstreams_stop(struct rpc_server *server)

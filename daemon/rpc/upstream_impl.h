@@ -13,14 +13,24 @@ struct rpc_upstream {
 	struct rpc_upstream *next; /* of server->upstreams; not of one that was freed */
 	struct grpc_channel *grpc;
 	char *authorization; /* NULL: none */
+	/* to make another channel */
+	struct grpc_channel_credentials *creds;
+	struct rpc_tls_peer *peer; /* NULL: in the clear */
+	char *target, *server_name;
+	int keepalive_ms;
 	struct rpc_outgoing *streams;
 	unsigned open; /* streams that are not gone, also those that have left the list */
 	bool freed;    /* by its owner; the last stream frees the memory */
 };
 
+/* Frees what is left of one that its owner has freed, or that was never there. */
+void rpc_upstream_release(struct rpc_upstream *upstream);
+
 /* Cancels all streams of the list. */
 void rpc_outgoing_cancel_all(struct rpc_upstream *upstream);
-/* The same, and they end unseen. */
+/* The same, and they end with this status and text. */
+void rpc_outgoing_fail_all(struct rpc_upstream *upstream, enum status st, const char *why);
+/* The same as the first, and they end unseen. */
 void rpc_outgoing_forget_all(struct rpc_upstream *upstream);
 
 #endif

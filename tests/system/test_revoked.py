@@ -14,7 +14,7 @@ from harness import GaccError, wait_until
 def c(tmp_path):
     revoked = tmp_path / "revoked"
     revoked.write_text("# none yet\n")
-    with Cluster(2, tls=True, node_conf={"a": {"tls.revoked": revoked, "cluster.relay_min_uid": 1}}, allow=["Link"]) as cluster:
+    with Cluster(2, tls=True, conf={"tls.revoked": revoked}, node_conf={"a": {"cluster.relay_min_uid": 1}}, allow=["Link"]) as cluster:
         cluster.revoked = revoked
         yield cluster
 
@@ -47,6 +47,22 @@ def test_a_node_whose_certificate_is_revoked(c):
     assert links(b) == before
     c.revoked.write_text("")
     hang_up(a)
+    wait_until("the link", lambda: links(b) > before)
+
+
+def test_a_coordinator_whose_certificate_is_revoked(c):
+    """Its node hangs up, although a connection is there, and says why to those who ask it."""
+    b = c["b"]
+    c.revoked.write_text(serial(c.certs / "coordinator-a.pem"))
+    before = links(b)
+    hang_up(b)
+    wait_until("the link's end", lambda: "LinkLost" in b.log() and "its certificate (serial " in b.log())
+    with pytest.raises(GaccError) as e:
+        b.client.jobs.List(timeout=5, retry=False)
+    assert e.value.code in ("UNAVAILABLE", "PERMISSION_DENIED") and "is revoked" in str(e.value)
+    assert links(b) == before
+    c.revoked.write_text("")
+    hang_up(b)
     wait_until("the link", lambda: links(b) > before)
 
 

@@ -197,14 +197,19 @@ END_TEST
 
 /* ---- revoked certificates ---- */
 
-static enum status revoke_lines(const char *lines)
+static enum status revoke_lines_at(struct rpc_server *server, const char *lines)
 {
 	const char *path = path_of(0, "revoked", "txt");
 	FILE *file = fopen(path, "we");
 	ck_assert_ptr_nonnull(file);
 	fputs(lines, file);
 	fclose(file);
-	return rpc_server_revoke(hub, path);
+	return rpc_server_revoke(server, path);
+}
+
+static enum status revoke_lines(const char *lines)
+{
+	return revoke_lines_at(hub, lines);
 }
 
 /* The serial number of NAME.pem as openssl says it: "serial=0A1B...". */
@@ -250,6 +255,51 @@ START_TEST(a_revoked_coordinator)
 	serial_of("hub", serial);
 	ck_assert_int_eq(revoke_lines(serial), ST_OK);
 	refused_as("a", ST_UNAVAILABLE, "is revoked");
+}
+END_TEST
+
+/* Also over the connection that is there, on which nothing is checked any more. */
+START_TEST(a_coordinator_that_is_revoked_while_linked)
+{
+	char serial[64], other[64];
+	serial_of("hub", serial);
+	serial_of("a", other); /* which is not the other side's */
+	dial_as("a", NULL);
+	connected(true);
+	ck_assert_int_eq(revoke_lines_at(node, other), ST_OK);
+	turn_until(never, 100);
+	ck_assert_uint_eq(at_node.ended, 0);
+	ck_assert_int_eq(revoke_lines_at(node, serial), ST_OK);
+	run_until(node_ended);
+	ck_assert_int_eq(at_node.status, ST_UNAUTHENTICATED);
+	ck_assert_ptr_nonnull(strstr(at_node.text, "its certificate (serial "));
+	ck_assert_ptr_nonnull(strstr(at_node.text, ") is revoked"));
+	at_node.ended = 0;
+	open_stream(true); /* on the same upstream */
+	node_send(1, 1);
+	run_until(node_ended);
+	ck_assert_int_eq(at_node.status, ST_UNAVAILABLE);
+	ck_assert_ptr_nonnull(strstr(at_node.text, "certificate \"hub\" (serial "));
+	ck_assert_int_eq(revoke_lines_at(node, ""), ST_OK);
+	run_until(linked);
+}
+END_TEST
+
+/* As openssl, browsers and people write them. */
+START_TEST(forms_of_serials)
+{
+	static const char *const lines[] = {
+		"8AC0", "8ac0\r\n", "serial=8AC0", "00:8A:C0", "00 8a c0 # lost", "0008AC0"
+	};
+	for (size_t i = 0; i < sizeof(lines) / sizeof(*lines); i++) {
+		ck_assert_int_eq(revoke_lines(""), ST_OK);
+		ck_assert(!revoked_has("8ac0"));
+		ck_assert_int_eq(revoke_lines(lines[i]), ST_OK);
+		ck_assert_msg(revoked_has("8ac0"), "%s", lines[i]);
+	}
+	ck_assert_int_eq(revoke_lines("00\n"), ST_OK);
+	ck_assert(revoked_has("0"));
+	ck_assert_int_eq(revoke_lines(""), ST_OK);
 }
 END_TEST
 
@@ -351,6 +401,8 @@ int main(void)
 	tcase_add_test(tls, certificates_change);
 	tcase_add_test(tls, a_revoked_node);
 	tcase_add_test(tls, a_revoked_coordinator);
+	tcase_add_test(tls, a_coordinator_that_is_revoked_while_linked);
+	tcase_add_test(tls, forms_of_serials);
 	suite_add_tcase(suite, tls);
 	TCase *hubs = tcase_create("hubs");
 	tcase_add_checked_fixture(hubs, certify_all, NULL);
