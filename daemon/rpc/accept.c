@@ -66,7 +66,31 @@ static bool may_call(const struct rpc_call *call)
 	return (flags & RPC_NEEDS_NO_IDENTITY) || peer->role == RPC_ROLE_NONE || peer->role == RPC_ROLE_ADMIN;
 }
 
-/* OK: the call is counted in its user's quota of calls. Else the reason to refuse it. */
+/* A number for a node's name; nodes that happen to have the same share a quota. */
+static int64_t number_of_node(const char *name)
+{
+	uint64_t hash = UINT64_C(14695981039346656037); /* FNV-1a */
+	for (; *name; name++)
+		hash = (hash ^ (unsigned char)*name) * UINT64_C(1099511628211);
+	return (int64_t)(hash >> 2) + 1;
+}
+
+/* A node names the users of its calls itself: by their quotas alone, it could have all calls that there are. */
+static enum status take_quotas(struct rpc_call *call)
+{
+	struct rpc_server *server = call->server;
+	if (!rpc_call_take_quota(server, &server->calls, call->user, 1))
+		return ST_RESOURCE_EXHAUSTED;
+	if (call->peer.role != RPC_ROLE_NODE)
+		return ST_OK;
+	call->node = number_of_node(call->peer.role_name);
+	if (rpc_call_take_quota(server, &server->of_nodes, call->node, 1))
+		return ST_OK;
+	rpc_quota_give(&server->calls, call->user, 1);
+	return ST_RESOURCE_EXHAUSTED;
+}
+
+/* OK: the call is counted in the quotas of calls. Else the reason to refuse it. */
 static enum status admit(struct rpc_call *call)
 {
 	struct rpc_server *server = call->server;
@@ -83,18 +107,25 @@ static enum status admit(struct rpc_call *call)
 		return ST_INVALID_ARGUMENT;
 	if (server->config.relays && !server->relay && (call->row->method->flags & RPC_RELAY))
 		return ST_UNAVAILABLE;
-	return rpc_call_take_quota(server, &server->calls, call->user, 1) ? ST_OK : ST_RESOURCE_EXHAUSTED;
+	return take_quotas(call);
+}
+
+/* Returns the hint, or NULL. */
+static const char *describe_refusal(const struct rpc_call *call, enum status st, char *text, size_t n_text)
+{
+	grpc_slice path = call->details.method;
+	if (st == ST_PERMISSION_DENIED || (st == ST_UNAUTHENTICATED && call->peer.name[0]))
+		return rpc_error_text_peer(call->row, &call->peer, text, n_text);
+	if (st == ST_RESOURCE_EXHAUSTED && call->node)
+		return rpc_error_text_node(call->server, call->row, call->node, call->peer.role_name, text, n_text);
+	return rpc_error_text_refused(call->server, call->row, (const char *)GRPC_SLICE_START_PTR(path),
+				      GRPC_SLICE_LENGTH(path), call->user, st, text, n_text);
 }
 
 static void refuse(struct rpc_call *call, enum status st)
 {
-	grpc_slice path = call->details.method;
 	char text[256];
-	bool by_peer = st == ST_PERMISSION_DENIED || (st == ST_UNAUTHENTICATED && call->peer.name[0]);
-	const char *hint =
-		by_peer ? rpc_error_text_peer(call->row, &call->peer, text, sizeof(text))
-			: rpc_error_text_refused(call->server, call->row, (const char *)GRPC_SLICE_START_PTR(path),
-						 GRPC_SLICE_LENGTH(path), call->user, st, text, sizeof(text));
+	const char *hint = describe_refusal(call, st, text, sizeof(text));
 	rpc_fail(call, &(struct rpc_error){ .status = st, .message = text, .hint = hint });
 }
 

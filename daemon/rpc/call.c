@@ -55,6 +55,8 @@ static void slot_give_back(struct rpc_call *call)
 	slot->next_free = server->first_free;
 	server->first_free = (uint32_t)call->id;
 	rpc_quota_give(&server->calls, call->user, 1);
+	if (call->node)
+		rpc_quota_give(&server->of_nodes, call->node, 1);
 }
 
 /* ---- life ---- */

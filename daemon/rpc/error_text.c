@@ -65,6 +65,16 @@ const char *rpc_error_text_refused(const struct rpc_server *server, const struct
 	return NULL;
 }
 
+const char *rpc_error_text_node(const struct rpc_server *server, const struct rpc_row *row, int64_t node,
+				const char *name, char *out_text, size_t n_text)
+{
+	const struct rpc_quota *of_nodes = &server->of_nodes;
+	snprintf(out_text, n_text,
+		 "%s: %zu calls of nodes are open, %zu of them of node %s; no node may have more than are left of %zu",
+		 row->path, of_nodes->used, rpc_quota_used(of_nodes, node), name, of_nodes->most);
+	return "end calls that wait on that node, then repeat this one";
+}
+
 const char *rpc_error_text_peer(const struct rpc_row *row, const struct rpc_peer *peer, char *out_text, size_t n_text)
 {
 	bool internal = row->method->flags & RPC_INTERNAL;

@@ -98,8 +98,9 @@ struct rpc_peer {
 
 struct rpc_config {
 	void *loop; /* uv_loop_t * */
-	/* live calls, a quota as in rpc/quota.h, at most 64 for unauthenticated clients; more are refused:
-	 * RESOURCE_EXHAUSTED. 0 = 16384 */
+	/* live calls, a quota as in rpc/quota.h, at most 64 for unauthenticated clients; half of them, which is a quota
+	 * of its own, for nodes with certificates and those for whom they call. More are refused: RESOURCE_EXHAUSTED.
+	 * 0 = 16384 */
 	unsigned max_calls;
 	unsigned max_streams;	 /* per connection; more wait in the client. 0 = 1024 */
 	size_t max_queued_bytes; /* per call, in rpc_send's queue. 0 = 8 MiB */
@@ -145,8 +146,8 @@ enum status rpc_server_listen_tcp(struct rpc_server *server, const char *address
 enum status rpc_server_start(struct rpc_server *server);
 
 /* Reads the serial numbers of certificates that are no longer taken, one a line (rpc/revoked.h has the form), and ends
- * the calls that are made with them, and those to upstreams that have one. One list for the process. IO_ERROR, INVALID_CONFIG, NO_MEMORY: logged, and what
- * was read before holds. */
+ * the calls that are made with them, and those to upstreams that have one. One list for the process. IO_ERROR,
+ * INVALID_CONFIG, NO_MEMORY: logged, and what was read before holds. */
 enum status rpc_server_revoke(struct rpc_server *server, const char *path);
 
 /* Serves a connected stream socket of a unix listener; takes fd, also on failure. UNAVAILABLE once stopping, IO_ERROR,

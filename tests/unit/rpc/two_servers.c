@@ -92,13 +92,17 @@ static const struct rpc_tcp_identity by_token = { .token_ok = token_ok };
 const struct rpc_tcp_identity *hub_identity = &by_token;
 struct fixture hub_calls, node_calls;
 uid_t hub_min_uid;
+unsigned hub_max_calls;
 bool node_relays;
 
 struct rpc_server *serve(const struct rpc_method *link, int *out_port)
 {
 	static struct rpc_method rows[FIXTURE_ROWS];
 	struct rpc_server *server;
-	struct rpc_config config = { .loop = &loop, .relay_min_uid = hub_min_uid, .relays = node_relays && !out_port };
+	struct rpc_config config = { .loop = &loop,
+				     .relay_min_uid = hub_min_uid,
+				     .max_calls = out_port ? hub_max_calls : 0,
+				     .relays = node_relays && !out_port };
 	fixture_rows(rows);
 	for (size_t i = 0; i < FIXTURE_ROWS; i++)
 		rows[i].flags |= RPC_RELAY;

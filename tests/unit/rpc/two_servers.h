@@ -51,6 +51,7 @@ extern struct at_node {
 extern struct fixture hub_calls, node_calls; /* only the counts of the calls of gacc.v1 */
 extern bool node_relays;		     /* the node serves no call of gacc.v1 itself */
 extern uid_t hub_min_uid;		     /* of rpc_config, for both */
+extern unsigned hub_max_calls;		     /* likewise, for the hub */
 extern const struct rpc_method link_row;
 /* How the hub knows its clients: by TOKEN, unless set_up is called with another. */
 extern const struct rpc_tcp_identity *hub_identity;
