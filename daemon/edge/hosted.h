@@ -86,7 +86,7 @@ struct hosted_part {
 	bool wanted;	 /* a node is to have it */
 	bool answered;	 /* it has, or has said why it has not */
 	bool ready;	 /* it has said that nothing of the part is missing */
-	int64_t sent_ns; /* when it was asked last; 0: it could not be sent */
+	int64_t sent_ns; /* when it was asked last; 0: it has not been, as far as we know */
 	char *refusal;	 /* why a node elsewhere does not take a part that has begun; NULL: it does */
 	/* what has come from there */
 	struct hosted_seen *seen;    /* NULL: it has not been heard of */

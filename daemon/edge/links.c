@@ -127,22 +127,23 @@ void links_send_board(struct daemon *d, uint32_t node, uint32_t part, const stru
 
 /* ---- which link ---- */
 
-static void send_here(struct daemon *d, enum link_kind kind, uint64_t job, uint32_t part, void *bytes, size_t n,
+static bool send_here(struct daemon *d, enum link_kind kind, uint64_t job, uint32_t part, void *bytes, size_t n,
 		      struct shared *end)
 {
 	if (d->link)
 		link_send_shared(d->link, kind, job, part, bytes, n, end);
 	else
 		free(bytes);
+	return d->link != NULL;
 }
 
-static void send_there(struct peer_link *l, enum link_kind kind, uint64_t job, uint32_t part, void *bytes, size_t n,
+static bool send_there(struct peer_link *l, enum link_kind kind, uint64_t job, uint32_t part, void *bytes, size_t n,
 		       struct shared *end)
 {
 	if (l)
-		peer_link_post(l, kind, job, part, bytes, n, end);
-	else
-		free(bytes);
+		return peer_link_post(l, kind, job, part, bytes, n, end);
+	free(bytes);
+	return false;
 }
 
 void links_send(struct daemon *d, enum link_kind kind, uint64_t job, uint32_t part, void *bytes, size_t n)
@@ -159,11 +160,15 @@ void links_send_shared(struct daemon *d, enum link_kind kind, uint64_t job, uint
 		send_here(d, kind, job, part, bytes, n, end);
 }
 
-void links_send_down(struct daemon *d, uint32_t node, enum link_kind kind, uint64_t job, uint32_t part, void *bytes,
+bool links_send_down(struct daemon *d, uint32_t node, enum link_kind kind, uint64_t job, uint32_t part, void *bytes,
 		     size_t n, struct shared *end)
 {
-	if (node)
-		send_there(node < d->n_node_links ? d->node_link[node] : NULL, kind, job, part, bytes, n, end);
-	else
-		send_here(d, kind, job, part, bytes, n, end);
+	return node ? send_there(node < d->n_node_links ? d->node_link[node] : NULL, kind, job, part, bytes, n, end)
+		    : send_here(d, kind, job, part, bytes, n, end);
+}
+
+bool links_have_room(const struct daemon *d, uint32_t node)
+{
+	const struct peer_link *l = node && node < d->n_node_links ? d->node_link[node] : NULL;
+	return !node || (l && l->queued < PEER_LINK_QUEUE / 4);
 }

@@ -24,9 +24,11 @@ void links_send_shared(struct daemon *, enum link_kind, uint64_t job, uint32_t p
 		       struct shared *end);
 void links_send_report(struct daemon *, const struct report *);
 void links_send_blob(struct daemon *, const struct part_blob *); /* the address of an engine */
-/* To the node (link_message.node; 0: here) of a part of a job that is coordinated here. */
-void links_send_down(struct daemon *, uint32_t node, enum link_kind, uint64_t job, uint32_t part, void *bytes, size_t n,
+/* To the node (link_message.node; 0: here) of a part of a job that is coordinated here. false: it is lost. */
+bool links_send_down(struct daemon *, uint32_t node, enum link_kind, uint64_t job, uint32_t part, void *bytes, size_t n,
 		     struct shared *end);
+/* Whether little enough waits for that node that something large may follow. false: it does, or there is no link. */
+bool links_have_room(const struct daemon *, uint32_t node);
 void links_send_order(struct daemon *, uint32_t node, uint32_t part, const struct order *);
 /* The addresses of all engines of a communicator. */
 void links_send_board(struct daemon *, uint32_t node, uint32_t part, const struct part_board *);

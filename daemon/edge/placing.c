@@ -157,8 +157,8 @@ static void send_one(struct hosted *h, uint32_t part, struct now now)
 	size_t n = 0;
 	void *bytes = placing_pack(h, part, &n);
 	p->wanted = true;
-	p->sent_ns = now.mono_ns;
-	links_send_down(h->d, p->node, LINK_PLACEMENT, h->id, part, bytes, n, h->tensors);
+	bool sent = links_send_down(h->d, p->node, LINK_PLACEMENT, h->id, part, bytes, n, h->tensors);
+	p->sent_ns = sent || !p->node ? now.mono_ns : 0;
 }
 
 void placing_send(struct hosted *h, struct now now)
@@ -167,31 +167,30 @@ void placing_send(struct hosted *h, struct now now)
 		send_one(h, i, now);
 }
 
-/* A node that is not linked is asked when it is. */
-static bool is_linked(const struct hosted *h, uint32_t part)
+/* A node that is not linked is asked when it is; one with many parts is asked for some of them at a time. */
+static bool is_due(const struct hosted *h, uint32_t part, struct now now)
 {
-	const uint32_t node = h->part[part].node;
-	return !node || (node < h->d->n_node_links && h->d->node_link[node]);
+	const struct hosted_part *p = &h->part[part];
+	const int64_t again = p->node ? FAR_AGAIN_NS : AGAIN_NS;
+	return p->wanted && !p->answered && (!p->sent_ns || now.mono_ns - p->sent_ns >= again) &&
+	       links_have_room(h->d, p->node);
 }
 
 void placing_tick(struct hosted *h, struct now now)
 {
 	if (coord_phase(h->coord) >= COORD_ENDING)
 		return;
-	for (uint32_t i = 0; i < h->n_parts; i++) {
-		const struct hosted_part *p = &h->part[i];
-		const int64_t again = p->node ? FAR_AGAIN_NS : AGAIN_NS;
-		if (p->wanted && !p->answered && is_linked(h, i) && now.mono_ns - p->sent_ns >= again)
+	for (uint32_t i = 0; i < h->n_parts; i++)
+		if (is_due(h, i, now))
 			send_one(h, i, now);
-	}
 }
 
 void placing_linked(struct hosted *h, uint32_t part)
 {
-	if (!h->part[part].wanted)
-		return;
 	h->part[part].answered = false;
-	send_one(h, part, daemon_now(h->d));
+	h->part[part].sent_ns = 0;
+	if (is_due(h, part, daemon_now(h->d)))
+		send_one(h, part, daemon_now(h->d));
 }
 
 /* ---- answers ---- */

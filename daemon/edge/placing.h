@@ -17,7 +17,7 @@ void placing_send(struct hosted *, struct now);
 /* Sends the placements again that are not answered. */
 void placing_tick(struct hosted *, struct now);
 /* The part's node has a new link: it is asked again, whatever it has answered, since its answer may be lost and it may
- * have missed windows. */
+ * have missed windows. At once, or by the tick when the link has room: the node may have many parts. */
 void placing_linked(struct hosted *, uint32_t part);
 /* The message that placing_send sends for a part, whose end are h->tensors; for free(). NULL: no memory. */
 void *placing_pack(const struct hosted *, uint32_t part, size_t *out_n);

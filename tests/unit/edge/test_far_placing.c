@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Placements of many large jobs for one node that is back: more than its link holds at a time. */
+#include "edge/links.h"
+#include "edge/node_serve.h"
+#include "edge/peer_link.h"
+#include "edge/placing.h"
+#include "far_rig.h"
+#include "gacc/v1/common.pb-c.h"
+#include "support/suite.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { JOBS = 4 };
+#define SET_BYTES (40u << 20) /* of each job: two of them do not fit into a link */
+#define FIVE_S UINT64_C(5000000000)
+
+static struct hosted *job[JOBS];
+
+static void on_b(Gacc__V1__JobSpec *spec)
+{
+	static char nodes[] = "b";
+	spec->ranks = 2;
+	spec->nodes = nodes;
+}
+
+static void setup(void)
+{
+	void *set = calloc(1, SET_BYTES);
+	rig_open();
+	free(conf->node.name);
+	conf->node.name = strdup("a");
+	ck_assert_int_eq(node_serve_new(&d), ST_OK);
+	for (uint64_t i = 0; i < JOBS; i++) {
+		job[i] = rig_job(5 + i, getuid(), "ana", on_b);
+		ck_assert(placing_note_tensors(job[i], set, SET_BYTES));
+	}
+	free(set);
+	far_serve(false);
+}
+
+static void teardown(void)
+{
+	far_close();
+	rig_close();
+	node_serve_free(&d);
+}
+
+static void hello(void)
+{
+	far_link(&far[1], NULL);
+	far_hello(&far[1], "b", 1, 0);
+	FAR_UNTIL(far[1].n[PEER_WELCOME]);
+}
+
+/* Ticks until all have come; what the link could not take is not left for the next repetition. */
+START_TEST(all_placements_come_soon)
+{
+	const uint64_t end_ns = uv_hrtime() + FIVE_S;
+	for (uint32_t i = 0; i < JOBS; i++)
+		placing_send(job[i], daemon_now(&d)); /* there is no link */
+	ck_assert(!links_have_room(&d, job[0]->part[0].node));
+	hello();
+	const struct peer_link *l = d.node_link[job[0]->part[0].node];
+	ck_assert_uint_eq(l->lost, 0); /* they were not even made: that would hold up the loop */
+	while (far[1].carried[LINK_PLACEMENT] < JOBS && uv_hrtime() < end_ns) {
+		for (uint32_t i = 0; i < JOBS; i++)
+			placing_tick(job[i], daemon_now(&d));
+		far_turn();
+	}
+	ck_assert_uint_eq(far[1].carried[LINK_PLACEMENT], JOBS);
+	ck_assert_uint_eq(l->lost, 0);
+}
+END_TEST
+
+/* Lost, it is sent when there is room, and not after the time in which an answer might come. */
+START_TEST(a_lost_placement_is_sent_soon)
+{
+	const uint64_t end_ns = uv_hrtime() + FIVE_S;
+	hello();
+	for (uint32_t i = 0; i < 2; i++)
+		placing_send(job[i], daemon_now(&d));
+	ck_assert_uint_eq(d.node_link[job[0]->part[0].node]->lost, 1);
+	while (far[1].carried[LINK_PLACEMENT] < 2 && uv_hrtime() < end_ns) {
+		placing_tick(job[1], daemon_now(&d));
+		far_turn();
+	}
+	ck_assert_uint_eq(far[1].carried[LINK_PLACEMENT], 2);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *s = suite_create("far_placing");
+	TCase *c = tcase_create("far_placing");
+	suite_add_tcase(s, c);
+	tcase_add_checked_fixture(c, setup, teardown);
+	tcase_set_timeout(c, 60);
+	tcase_add_test(c, all_placements_come_soon);
+	tcase_add_test(c, a_lost_placement_is_sent_soon);
+	return suite_run(s);
+}
