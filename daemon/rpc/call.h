@@ -134,7 +134,5 @@ void rpc_call_pass_status(struct rpc_call *call, int code, grpc_slice text, grpc
 
 /* Passes a call that has its slot on to server->relay. */
 void rpc_relay_begin(struct rpc_call *call);
-/* Ends all calls that were passed on, UNAVAILABLE with this text. */
-void rpc_relay_end_all(struct rpc_server *server, const char *why);
 
 #endif

@@ -113,7 +113,7 @@ static void end_if_over(struct rpc_outgoing *stream)
 	tell_end(stream);
 	free_stream(stream);
 	if (--upstream->open == 0 && upstream->freed)
-		rpc_upstream_release(upstream);
+		free(upstream);
 	server->borrowed--;
 	rpc_server_check_idle(server);
 }

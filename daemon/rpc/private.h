@@ -72,6 +72,8 @@ void rpc_call_arm(struct rpc_tenant *tenant, const struct rpc_row *row);
 void rpc_call_drain(struct rpc_call *call);
 /* Ends the call if its peer's certificate is revoked. */
 void rpc_call_end_revoked(struct rpc_call *call);
+/* Ends all calls that were passed on, UNAVAILABLE with this text. */
+void rpc_relay_end_all(struct rpc_server *server, const char *why);
 /* State of the stop, for server->stop; free() frees it. NULL: out of memory. */
 struct rpc_stop *rpc_stop_new(void);
 /* Continues a stop that waits, if nothing is out any longer. */
@@ -100,8 +102,9 @@ enum status rpc_peer_find(const struct rpc_server *server, struct grpc_call *cal
 			  size_t authorization_len, struct rpc_peer *out_peer);
 
 /* Cancels the streams to all upstreams. */
-/* Ends what goes over connections to gaccds whose certificate is revoked. */
-void rpc_upstreams_check_revoked(struct rpc_server *server);
+/* Ends the streams over connections to gaccds whose certificate is revoked. true: that to which calls are passed on is
+ * one of them; `why` says it, without its subject. */
+bool rpc_upstreams_check_revoked(struct rpc_server *server, char *why, size_t n_why);
 void rpc_upstreams_stop(struct rpc_server *server);
 
 /* From now on gRPC logs through base/log.h, a limited number of lines. */

@@ -107,8 +107,9 @@ enum status rpc_server_revoke(struct rpc_server *server, const char *path)
 	for (uint32_t i = 0; !st && i < server->config.max_calls; i++)
 		if (server->slots[i].call)
 			rpc_call_end_revoked(server->slots[i].call);
-	if (!st)
-		rpc_upstreams_check_revoked(server);
+	char why[160];
+	if (!st && rpc_upstreams_check_revoked(server, why, sizeof(why)))
+		rpc_relay_end_all(server, why);
 	return st;
 }
 

@@ -4,7 +4,6 @@
 #include "rpc/upstream_impl.h"
 
 #include "base/log.h"
-#include "rpc/call.h"
 #include "rpc/credentials.h"
 
 #include <assert.h>
@@ -75,7 +74,8 @@ static enum status check(const struct rpc_upstream_config *config, const struct 
 	return fault ? ST_INVALID_CONFIG : ST_OK;
 }
 
-void rpc_upstream_release(struct rpc_upstream *u)
+/* What streams do not use that are still open. */
+static void drop_parts(struct rpc_upstream *u)
 {
 	if (u->creds)
 		grpc_channel_credentials_release(u->creds);
@@ -83,7 +83,6 @@ void rpc_upstream_release(struct rpc_upstream *u)
 	free(u->authorization);
 	free(u->server_name);
 	free(u->target);
-	free(u);
 }
 
 static bool copy_texts(struct rpc_upstream *u, const struct rpc_upstream_config *config)
@@ -120,7 +119,8 @@ enum status rpc_upstream_new(struct rpc_server *server, const struct rpc_upstrea
 	upstream->server = server;
 	st = connect_to(upstream, config, &files);
 	if (st) {
-		rpc_upstream_release(upstream);
+		drop_parts(upstream);
+		free(upstream);
 		return st;
 	}
 	upstream->next = server->upstreams;
@@ -141,31 +141,33 @@ void rpc_upstream_free(struct rpc_upstream *upstream)
 	assert(upstream->server->relay != upstream);
 	rpc_outgoing_forget_all(upstream);
 	grpc_channel_destroy(upstream->grpc);
+	drop_parts(upstream);
 	upstream->freed = true;
 	if (upstream->open == 0)
-		rpc_upstream_release(upstream);
+		free(upstream);
 }
 
 /* A new channel makes a new connection, for which the certificate is checked again: the list may be wrong, or the other
- * side may have another certificate by now. */
-static void check_revoked(struct rpc_upstream *u)
+ * side may have another certificate by now. false: it is not revoked. */
+static bool check_revoked(struct rpc_upstream *u, char *why, size_t n_why)
 {
-	char serial[REVOKED_SERIAL_MAX + 1], why[160];
+	char serial[REVOKED_SERIAL_MAX + 1];
 	if (!u->peer || !rpc_tls_peer_revoked(u->peer, serial))
-		return;
+		return false;
 	struct grpc_channel *old = u->grpc;
-	snprintf(why, sizeof(why), "its certificate (serial %s) is revoked", serial);
+	snprintf(why, n_why, "its certificate (serial %s) is revoked", serial);
 	u->grpc = make_channel(u);
 	rpc_outgoing_fail_all(u, ST_UNAUTHENTICATED, why);
-	if (u->server->relay == u)
-		rpc_relay_end_all(u->server, why);
 	grpc_channel_destroy(old);
+	return true;
 }
 
-void rpc_upstreams_check_revoked(struct rpc_server *server)
+bool rpc_upstreams_check_revoked(struct rpc_server *server, char *why, size_t n_why)
 {
+	bool relay = false;
 	for (struct rpc_upstream *u = server->upstreams; u; u = u->next)
-		check_revoked(u);
+		relay |= check_revoked(u, why, n_why) && u == server->relay;
+	return relay;
 }
 
 void rpc_upstreams_stop(struct rpc_server *server)

@@ -13,7 +13,7 @@ struct rpc_upstream {
 	struct rpc_upstream *next; /* of server->upstreams; not of one that was freed */
 	struct grpc_channel *grpc;
 	char *authorization; /* NULL: none */
-	/* to make another channel */
+	/* to make another channel; not of one that was freed */
 	struct grpc_channel_credentials *creds;
 	struct rpc_tls_peer *peer; /* NULL: in the clear */
 	char *target, *server_name;
@@ -22,9 +22,6 @@ struct rpc_upstream {
 	unsigned open; /* streams that are not gone, also those that have left the list */
 	bool freed;    /* by its owner; the last stream frees the memory */
 };
-
-/* Frees what is left of one that its owner has freed, or that was never there. */
-void rpc_upstream_release(struct rpc_upstream *upstream);
 
 /* Cancels all streams of the list. */
 void rpc_outgoing_cancel_all(struct rpc_upstream *upstream);
