@@ -10,6 +10,7 @@
 #                      with mailboxes and without (SEED=n is the first)
 #   bits OLD_BUILD     60 random jobs and 15 kill campaigns on this tree and on the build of another one: the same bits
 #   parts [KILLS]      1,000 SIGKILLs under each of three jobs of several parts, of their engines and of gaccd; as many of members of communicators
+#   nodes [KILLS]      300 SIGKILLs of ranks, engines and gaccds of jobs on two to four nodes, and stopped engines (SEED=n draws them; 10,000 take hours)
 #   sim [RUNS]         200,000 simulated runs of the control code
 #   cluster [RUNS]     10,000 simulated runs of jobs on 1 to 16 nodes (SEED=n is the first)
 #   torture            every n-th failure of the journal's and the checkpoints' system calls and allocations, and of allocations in simulated jobs
@@ -79,6 +80,12 @@ parts)
 	system gcc 36000 "not alone" "${size:-1000} kills of each job of several parts" "env GACC_PARTS_KILLS=${size:-1000} GACC_SEED=${SEED:-0}" \
 		tests/system/test_parts_kills.py || true
 	stage "${size:-1000} kills of members of communicators" 7200 one "GACC_COLL_KILLS=${size:-1000} CK_DEFAULT_TIMEOUT=7000 build/test-gcc/bin/test_coll_processes" || true
+	;;
+nodes)
+	begin
+	on_gcc
+	system gcc 36000 "not alone" "${size:-300} kills of jobs on several nodes" "env GACC_NODES_KILLS=${size:-300} GACC_SEED=${SEED:-0}" \
+		tests/system/test_nodes_kills.py || true
 	;;
 sim)
 	begin
