@@ -10,7 +10,8 @@
 #                      with mailboxes and without (SEED=n is the first)
 #   bits OLD_BUILD     60 random jobs and 15 kill campaigns on this tree and on the build of another one: the same bits
 #   parts [KILLS]      1,000 SIGKILLs under each of three jobs of several parts, of their engines and of gaccd; as many of members of communicators
-#   nodes [KILLS]      300 SIGKILLs of ranks, engines and gaccds of jobs on two to four nodes, and stopped engines (SEED=n draws them; 10,000 take hours)
+#   nodes [KILLS]      300 SIGKILLs of ranks, engines and gaccds of jobs on two to four nodes, and stopped engines (SEED=n draws them; 10,000
+#                      take hours); a death at every failpoint of a step on each of two nodes
 #   sim [RUNS]         200,000 simulated runs of the control code
 #   cluster [RUNS]     10,000 simulated runs of jobs on 1 to 16 nodes (SEED=n is the first)
 #   torture            every n-th failure of the journal's and the checkpoints' system calls and allocations, and of allocations in simulated jobs
@@ -86,6 +87,8 @@ nodes)
 	on_gcc
 	system gcc 36000 "not alone" "${size:-300} kills of jobs on several nodes" "env GACC_NODES_KILLS=${size:-300} GACC_SEED=${SEED:-0}" \
 		tests/system/test_nodes_kills.py || true
+	build failpoints gcc "-DGACC_FAILPOINTS=ON -DCMAKE_BUILD_TYPE=Release" || { summary; exit 1; }
+	system failpoints 3600 failpoints "every failpoint of a step on two nodes" "env GACC_NODES_POINTS=all" tests/system/test_nodes_failpoints.py || true
 	;;
 sim)
 	begin

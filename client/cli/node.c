@@ -84,7 +84,11 @@ static void node_row(struct sheet *s, const gacc_cluster_node *n)
 	}
 	sheet_cell(s, "%s", *n->data_address ? n->data_address : "-");
 	sheet_cell(s, "%s", *n->version ? n->version : "-");
-	sheet_cell(s, "%s", *n->kernels ? n->kernels : "-");
+	if (*n->kernels)
+		sheet_cell(s, "%s/%u", n->kernels, n->kernels_revision);
+	else
+		sheet_cell(s, "-");
+	sheet_cell(s, "%s", *n->collectives ? n->collectives : "-");
 	sheet_cell(s, "%" PRIu64, n->incarnation);
 }
 
@@ -95,7 +99,7 @@ static void view_nodes(struct invocation *inv, const gacc_nodes *nodes)
 		{ "SILENT", true, false }, { "ROLE", false, false },   { "PARTS", true, false },
 		{ "CPUS", true, false },   { "MEMORY", true, false },  { "LIMIT", true, false },
 		{ "DATA", false, false },  { "VERSION", false, true }, { "KERNELS", false, true },
-		{ "STARTS", true, true },  { NULL, false, false },
+		{ "COLL", false, true },   { "STARTS", true, true },   { NULL, false, false },
 	};
 	struct sheet *s = sheet_new(inv, columns);
 

@@ -85,6 +85,8 @@ static bool fill_node_list(void *public, Gacc__V1__ClusterNode *const *node, siz
 			.state = node_state(n->state),
 			.version = n->version,
 			.kernels = n->kernels,
+			.collectives = n->collectives,
+			.kernels_revision = n->kernels_revision,
 			.data_address = n->data_address,
 			.coordinates = n->coordinates,
 			.drained = n->drained,

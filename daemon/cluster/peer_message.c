@@ -16,7 +16,8 @@
 #include <string.h>
 
 #define HELLO_FIELDS(X)                                                                                                \
-	X(incarnation) X(protocol_min) X(protocol_max) X(cpus) X(memory_limit) X(memory_used) X(term_seen)
+	X(incarnation)                                                                                                 \
+	X(protocol_min) X(protocol_max) X(cpus) X(memory_limit) X(memory_used) X(term_seen) X(kernels_revision)
 #define HELLO_TEXTS(X) X(node) X(version) X(coll) X(kernels) X(data_address)
 #define HELD_FIELDS(X) X(job_id) X(part) X(epoch) X(term) X(window) X(uuid_high) X(uuid_low)
 #define WELCOME_FIELDS(X) X(link) X(term) X(lease_ms)
@@ -234,6 +235,8 @@ static enum status read_hello(const Gacc__Internal__V1__Hello *m, struct peer_he
 #define X(field) message_take_text(out->facts.field, sizeof(out->facts.field), m->field);
 	HELLO_TEXTS(X)
 #undef X
+	if (!m->kernels_revision) /* a gaccd that does not know of revisions yet */
+		out->facts.kernels_revision = 1;
 	return ST_OK;
 }
 

@@ -29,6 +29,28 @@ static enum status judge(const struct coord *c, const struct part_blob *b)
 	return b->life == c->peer[b->part].last.life ? ST_OK : ST_NOT_READY;
 }
 
+/* Engines of different builds would not understand each other, or compute other bits. */
+static bool all_alike(const struct coord *c)
+{
+	COORD_EACH_PART(c, i)
+	if (*c->peer[i].unlike)
+		return false;
+	return true;
+}
+
+static void open_if_complete(struct coord *c, struct now now)
+{
+	struct coord_comm *m = &c->comm;
+	const struct coll_id id = coord_comm_id(c);
+	if (m->state != COMM_BOARD || board_state(m->board, &id) != BOARD_COMPLETE || !all_alike(c))
+		return;
+	m->state = COMM_OPEN;
+	m->since_ns = c->progress_ns = now.mono_ns;
+	COORD_EACH_PART(c, i)
+	send_board(c, i);
+	coord_step(c, now);
+}
+
 enum status coord_on_blob(struct coord *c, const struct part_blob *b, struct now now)
 {
 	struct coord_comm *m = &c->comm;
@@ -43,13 +65,7 @@ enum status coord_on_blob(struct coord *c, const struct part_blob *b, struct now
 		send_board(c, b->part);
 		return ST_OK;
 	}
-	if (board_state(m->board, &id) != BOARD_COMPLETE)
-		return ST_OK;
-	m->state = COMM_OPEN;
-	m->since_ns = c->progress_ns = now.mono_ns;
-	COORD_EACH_PART(c, i)
-	send_board(c, i);
-	coord_step(c, now);
+	open_if_complete(c, now);
 	return ST_OK;
 }
 
@@ -107,5 +123,7 @@ void coord_comm_tick(struct coord *c, struct now now)
 	} else if (c->phase == COORD_GO && m->state == COMM_NONE) { /* there was no memory */
 		coord_comm_form(c, now);
 		coord_renew_order(c);
+	} else {
+		open_if_complete(c, now); /* nodes may be alike again */
 	}
 }

@@ -34,10 +34,11 @@ struct peer {
 	struct part_ranks ranks;
 	struct report last;
 	bool known;
-	char away[128];	 /* why its node cannot be heard, or does not take it; "": it can, and does */
-	uint32_t marks;	 /* bits by enum mark */
-	bool has_bitmap; /* `counted` holds what this part had when it closed the window */
-	uint64_t life;	 /* of the engine whose address is on the board of the communicator; 0: none is */
+	char away[128];		  /* why its node cannot be heard, or does not take it; "": it can, and does */
+	char unlike[REPORT_TEXT]; /* why its engine may not exchange anything with that of part 0; "": it may */
+	uint32_t marks;		  /* bits by enum mark */
+	bool has_bitmap;	  /* `counted` holds what this part had when it closed the window */
+	uint64_t life;		  /* of the engine whose address is on the board of the communicator; 0: none is */
 	uint64_t
 		unreachable; /* bits of the parts that it could not reach, in a failed attempt since the last success */
 };
@@ -70,7 +71,8 @@ struct board;
  *   OPEN       | GO begins                                      | OPEN  | order: the communicator is used again
  *   BOARD      | an address, of the engine that the part's      | BOARD |
  *              | newest report has                              |       |
- *   BOARD      | the last one                                   | OPEN  | board to all parts
+ *   BOARD      | the last one, and all nodes are alike          | OPEN  | board to all parts
+ *   BOARD      | nodes are alike again, all addresses are there | OPEN  | the same
  *   OPEN       | an address that is on the board                | OPEN  | board to that part
  *   any        | another address                                | same  | refused
  *   BOARD,OPEN | another life of an engine whose address is     | NONE  | START: again after a pause. GO: unless the

@@ -37,10 +37,10 @@ static void take_hindrance(struct coord *c, struct now now)
 	COORD_EACH_PART(c, i)
 	{
 		const struct peer *p = &c->peer[i];
-		const char *why = *p->away ? p->away : p->known ? p->last.hindrance : "";
+		const char *why = *p->away ? p->away : *p->unlike ? p->unlike : p->known ? p->last.hindrance : "";
 		if (*text)
 			break;
-		by_node = *p->away;
+		by_node = *p->away || *p->unlike;
 		if (*why && c->n_peers > 1)
 			snprintf(text, sizeof(text), "part %u: %s", i, why);
 		else
@@ -57,6 +57,17 @@ void coord_part_away(struct coord *c, uint32_t part, const char *why, struct now
 	if (!strcmp(p->away, text))
 		return;
 	memcpy(p->away, text, sizeof(text));
+	take_hindrance(c, now);
+}
+
+void coord_part_unlike(struct coord *c, uint32_t part, const char *why, struct now now)
+{
+	struct peer *p = &c->peer[part];
+	char text[sizeof(p->unlike)];
+	snprintf(text, sizeof(text), "%s", why);
+	if (!strcmp(p->unlike, text))
+		return;
+	memcpy(p->unlike, text, sizeof(text));
 	take_hindrance(c, now);
 }
 

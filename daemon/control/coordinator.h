@@ -63,6 +63,9 @@ void coord_on_report(struct coord *, const struct report *, struct now);
 /* The part's node cannot be heard, or does not take the part: the job is degraded, whatever the part has said last, and
  * nothing times out. "": no longer. */
 void coord_part_away(struct coord *, uint32_t part, const char *why, struct now);
+/* The part's node has another build than that of part 0 (control/alike.h): the job is degraded, nothing times out, and
+ * engines of the two do not get to know each other, so that no step is taken. "": no longer. */
+void coord_part_unlike(struct coord *, uint32_t part, const char *why, struct now);
 /* The node has lost what it counted its starts by: its reports are taken again, whatever was their number. */
 void coord_part_anew(struct coord *, uint32_t part);
 /* The same for the address of an engine. ST_OK: it was of use. Else it is dropped: ST_STALE_ATTEMPT: of another

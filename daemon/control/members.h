@@ -53,6 +53,7 @@ struct member_facts {
 	char coll[32];			     /* what its engines speak to each other: "gloo/2" */
 	char kernels[32];		     /* for people: "avx2" */
 	char data_address[48];		     /* an IP address: engines of other nodes reach its engines there */
+	uint32_t kernels_revision;	     /* KERNELS_REVISION of its build; at least 1 */
 	uint32_t cpus;
 	uint64_t memory_limit; /* bytes of shared memory that jobs may have there */
 	uint64_t memory_used;

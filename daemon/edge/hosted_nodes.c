@@ -3,7 +3,9 @@
  * thread. */
 #include "edge/hosted_nodes.h"
 
+#include "control/alike.h"
 #include "control/members.h"
+#include "edge/node_facts.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -139,4 +141,27 @@ bool hosted_part_has(const struct hosted *h, uint32_t part, uint32_t rank)
 {
 	return rank >= part_block(h->spec->ranks, h->n_parts, part) &&
 	       rank < part_block(h->spec->ranks, h->n_parts, part + 1);
+}
+
+/* Of a node, or our own. NULL: it has not said Hello in this term. */
+static const struct member_facts *facts_of(const struct daemon *d, uint32_t node, const struct member_facts *own)
+{
+	const struct member *m = node ? members_at(d->members, node - 1) : NULL;
+	return !m ? own : m->known ? &m->facts : NULL;
+}
+
+void hosted_nodes_compare(struct hosted *h, struct now now)
+{
+	struct member_facts own;
+	if (!h->coord || h->n_parts == 1)
+		return;
+	node_build(h->d, &own);
+	const struct member_facts *first = facts_of(h->d, h->part[0].node, &own);
+	for (uint32_t i = 1; i < h->n_parts; i++) {
+		const struct member_facts *other = facts_of(h->d, h->part[i].node, &own);
+		char why[256] = "";
+		if (first && other && first != other)
+			nodes_alike(first, other, why, sizeof(why));
+		coord_part_unlike(h->coord, i, why, now);
+	}
 }

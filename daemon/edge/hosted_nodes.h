@@ -13,6 +13,9 @@ enum status hosted_nodes_check(const struct daemon *, const struct job_spec *, c
 /* Gives each part of the job the number of its node; a node that has not said Hello yet is awaited.
  * ST_RESOURCE_EXHAUSTED: there are too many nodes. */
 enum status hosted_nodes_assign(struct hosted *);
+/* Tells the coordinator of a job of several parts which of them are on nodes of another build than that of part 0. To
+ * be called before engines get to know each other, and now and then. */
+void hosted_nodes_compare(struct hosted *, struct now);
 /* The job's parts are no longer wanted: nodes that no other job needs may be forgotten. */
 void hosted_nodes_forget(struct hosted *);
 /* How many of its parts are on this node. */

@@ -64,10 +64,12 @@ void hosted_take_blob(struct daemon *d, const struct link_message *m)
 		links_refuse(m, why);
 	if (st)
 		return;
-	if (b.blob.part == m->part)
+	if (b.blob.part == m->part) {
+		hosted_nodes_compare(h, daemon_now(d));
 		st = coord_on_blob(h->coord, &b.blob, daemon_now(d));
-	else
+	} else {
 		links_refuse(m, "PartBlob.part is another one");
+	}
 	if (st)
 		log_job(h->id, LOG_DEBUG, "LinkMessage",
 			"the address of the engine of part %u for communicator %llu is dropped: %s", m->part,

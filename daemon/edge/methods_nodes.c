@@ -38,6 +38,8 @@ static void fill_facts(const struct member_facts *f, Gacc__V1__ClusterNode *out)
 	out->incarnation = f->incarnation;
 	out->version = (char *)f->version;
 	out->kernels = (char *)f->kernels;
+	out->kernels_revision = f->kernels_revision;
+	out->collectives = (char *)f->coll;
 	out->cpus = f->cpus;
 	out->host_bytes_used = f->memory_used;
 	out->host_bytes_limit = f->memory_limit;

@@ -49,21 +49,26 @@ struct member_beat node_beat(const struct daemon *d)
 				     .memory_used = d->node.host_bytes };
 }
 
-void node_facts(const struct daemon *d, struct member_facts *out)
+void node_build(const struct daemon *d, struct member_facts *out)
 {
 	const struct conf *c = d->node.conf;
 	const struct kernels *k = kernels_get(strcmp(c->engine.kernels, "auto") ? c->engine.kernels : NULL);
-	const struct member_beat beat = node_beat(d);
-	*out = (struct member_facts){ .incarnation = d->node.incarnation,
-				      .protocol_min = PEER_PROTOCOL,
-				      .protocol_max = PEER_PROTOCOL,
-				      .cpus = (uint32_t)sysconf(_SC_NPROCESSORS_ONLN),
-				      .memory_limit = beat.memory_limit,
-				      .memory_used = beat.memory_used };
-	read_boot_id(out->boot_id);
+	*out = (struct member_facts){ .kernels_revision = KERNELS_REVISION };
 	snprintf(out->node, sizeof(out->node), "%s", c->node.name);
 	snprintf(out->version, sizeof(out->version), "%s", GACC_VERSION);
 	snprintf(out->coll, sizeof(out->coll), "gloo/2");
 	snprintf(out->kernels, sizeof(out->kernels), "%s", k ? k->name : "none");
-	snprintf(out->data_address, sizeof(out->data_address), "%s", c->node.data_address);
+}
+
+void node_facts(const struct daemon *d, struct member_facts *out)
+{
+	const struct member_beat beat = node_beat(d);
+	node_build(d, out);
+	out->incarnation = d->node.incarnation;
+	out->protocol_min = out->protocol_max = PEER_PROTOCOL;
+	out->cpus = (uint32_t)sysconf(_SC_NPROCESSORS_ONLN);
+	out->memory_limit = beat.memory_limit;
+	out->memory_used = beat.memory_used;
+	read_boot_id(out->boot_id);
+	snprintf(out->data_address, sizeof(out->data_address), "%s", d->node.conf->node.data_address);
 }

@@ -9,6 +9,7 @@
 #include "cluster/placed_message.h"
 #include "control/members.h"
 #include "edge/caller.h"
+#include "edge/hosted_nodes.h"
 #include "edge/node_facts.h"
 #include "edge/peer_link.h"
 #include "edge/placing.h"
@@ -351,6 +352,8 @@ void node_serve_tick(struct daemon *d, struct now now)
 	const struct member_beat beat = node_beat(d);
 	members_tick(d->members, now);
 	tell_silence(d, now);
+	for (uint32_t k = 0; k < d->n_jobs; k++)
+		hosted_nodes_compare(d->job[k], now);
 	for (uint32_t i = 0; i < d->n_node_links; i++)
 		if (d->node_link[i])
 			peer_link_beat(d->node_link[i], &beat, now.mono_ns);

@@ -69,28 +69,31 @@ class Trainers:
     """The job's ranks as fault_trainer processes; those that die are started again. The victim of a client's point is a process of its
     own, and the only one that sees failpoints. Of a job of several parts rank 0 alone gives the parameters: the others' parts take them."""
 
-    def __init__(self, daemon, job, client_optimizer=False, victim=False, by_rpc=WAYS[0], parts=1):
-        self.daemon, self.job = daemon, job
+    def __init__(self, daemon, job, client_optimizer=False, victim=False, by_rpc=WAYS[0], parts=1, place=None):
+        """place: the daemon of each rank's node, if there are several."""
+        self.daemon, self.job, self.place = daemon, job, place or [daemon] * RANKS
         self.way = ["client"] * client_optimizer or ["first"] * (parts > 1)
         self.out = daemon.dir / f"out.{job}"
-        self.by_rpc = ",".join(str(r) for r in by_rpc if not victim or r != VICTIM)
-        self.victim = str(VICTIM) if victim else None
-        self.victim_by_rpc = VICTIM in by_rpc
-        others = ",".join(str(r) for r in range(RANKS) if r not in by_rpc and not (victim and r == VICTIM))
+        self.by_rpc, self.victim = set(by_rpc), str(VICTIM) if victim else None
         self.logs, self.running, self.codes = {}, {}, []
-        for ranks in filter(None, (self.victim, self.by_rpc, others)):
-            self.start(ranks)
+        groups = {}
+        for rank in range(RANKS):
+            groups.setdefault((victim and rank == VICTIM, rank in self.by_rpc, self.place[rank].endpoint), []).append(str(rank))
+        for ranks in groups.values():
+            self.start(",".join(ranks))
 
     def start(self, ranks):
-        self.logs.setdefault(ranks, self.daemon.dir / f"trainer.{self.job}.{ranks}.log")
-        env = {**os.environ, "GACC_TEST": str(self.daemon.dir)}
+        first = int(ranks.partition(",")[0])
+        node = self.place[first]
+        self.logs.setdefault(ranks, node.dir / f"trainer.{self.job}.{ranks}.log")
+        env = {**os.environ, "GACC_TEST": str(node.dir)}
         if ranks == self.victim:
-            env["GACC_FAILPOINTS_FILE"] = str(self.daemon.dir / "run/failpoints")
-        if ranks == self.by_rpc or (ranks == self.victim and self.victim_by_rpc):
+            env["GACC_FAILPOINTS_FILE"] = str(node.dir / "run/failpoints")
+        if first in self.by_rpc:
             env["GACC_MAILBOX"] = "0"
         with open(self.logs[ranks], "ab") as log:
             self.running[ranks] = subprocess.Popen(
-                [build_dir() / "bin/fault_trainer", self.daemon.endpoint, str(self.job), ranks, str(RANKS), str(STEPS), str(MICRO),
+                [build_dir() / "bin/fault_trainer", node.endpoint, str(self.job), ranks, str(RANKS), str(STEPS), str(MICRO),
                  str(ELEMENTS), self.out, *self.way], stdout=log, stderr=log, env=env)
 
     def heard(self):

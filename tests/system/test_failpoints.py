@@ -266,6 +266,8 @@ class Worker:
 class Runner:
     """Runs the cases that were selected, WORKERS at a time."""
 
+    new_worker = Worker
+
     def __init__(self, cases):
         self.free, self.lock = [], threading.Lock()
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="gacc-"))
@@ -276,7 +278,7 @@ class Runner:
     def with_worker(self, what, *arguments):
         with self.lock:
             worker = self.free.pop() if self.free else None
-        worker = worker or Worker()
+        worker = worker or self.new_worker()
         try:
             result = what(worker, *arguments)
         except BaseException:

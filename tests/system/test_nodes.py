@@ -4,6 +4,7 @@
 What a job must be, exact.py says; with the same parts it is the same on one node and on several.
 """
 import contextlib
+import os
 import shutil
 import time
 
@@ -85,6 +86,23 @@ def test_a_coordinator_that_is_away_is_waited_for(three):
     c.check(sent, [r.wait_step() for r in c.team.ranks][0].result)
     c.window()
     c.close()
+
+
+def test_a_rank_that_comes_while_the_coordinator_is_away(three):
+    """Its node cannot say that there is no such job: it may be one that was to be placed there. The rank is told to come again."""
+    b = three["b"]
+
+    def attach(**how):
+        b.client.gradient.Attach(job="4711", rank=0, world_size=2, nonce=os.urandom(16), protocol_min=1, protocol_max=1, **how)
+    with three.killed("a"):
+        wait_until("the link's end", lambda: " LinkLost" in b.log())
+        with pytest.raises(GaccError, match="no part of job .4711. is here so far, and there is no link to the coordinator at 127.0.0.1") as e:
+            attach(retry=False)
+        assert e.value.reason == "ENGINE_DOWN"
+    wait_until("the link", lambda: b.log().count("linked to the coordinator") == 2)
+    with pytest.raises(GaccError) as e:
+        attach()
+    assert e.value.reason == "JOB_NOT_FOUND"
 
 
 def test_a_node_that_has_lost_its_memory_ends_the_job(three):

@@ -348,6 +348,8 @@ GACC_API void gacc_node_free(gacc_node_info *);
 typedef struct gacc_cluster_node {
 	const char *name, *state; /* "UP", "SUSPECT", "DOWN" */
 	const char *version, *kernels, *data_address;
+	const char *collectives;   /* "gloo/2": a job waits while its nodes have different ones, ... */
+	uint32_t kernels_revision; /* ... or different revisions of what they compute */
 	int coordinates, drained;
 	int64_t state_since_unix_nanos, heard_unix_nanos; /* its last word; 0: none yet */
 	int64_t silent_ns;				  /* since then */

@@ -158,6 +158,57 @@ START_TEST(another_life_needs_another_communicator)
 }
 END_TEST
 
+#define OTHER_BUILD "node b has gloo/1 between engines, and node a, which has part 0, gloo/2: upgrade the older"
+
+/* While a node waits for its upgrade, for as long as that takes; also with all addresses on the board. */
+START_TEST(engines_of_other_builds_do_not_meet)
+{
+	const char *reason = "";
+	form();
+	coord_part_unlike(coord, 1, OTHER_BUILD, now);
+	say_all();
+	for (int i = 0; i < 5; i++)
+		tick(spec.stall_abort_ns);
+	coord_state(coord, &reason, NULL);
+	ck_assert_str_eq(reason, "part 1: " OTHER_BUILD);
+	ck_assert_str_eq(last_event, "NodeAwaited");
+	ck_assert(n_boards[0] == 0 && n_boards[2] == 0 && !*end_reason);
+	coord_part_unlike(coord, 1, "", now);
+	ck_assert_uint_eq(n_boards[0], 0);
+	tick(0);
+	ck_assert(n_boards[0] == 1 && n_boards[1] == 1 && n_boards[2] == 1 && order[0].comm == 1);
+	tick(0);
+	ck_assert_uint_eq(n_boards[0], 1);
+}
+END_TEST
+
+/* A node that has come back with another build: micro-batches are counted, and the attempt waits. */
+START_TEST(a_step_waits_for_the_upgrade_of_a_node)
+{
+	const char *reason = "";
+	run();
+	memset(n_boards, 0, sizeof(n_boards));
+	coord_part_unlike(coord, 2, OTHER_BUILD, now);
+	restart(2);
+	complete();
+	ck_assert_int_eq(coord_phase(coord), COORD_GO);
+	say_all();
+	for (int i = 0; i < 5; i++)
+		tick(spec.stall_abort_ns);
+	ck_assert_int_eq(coord_state(coord, &reason, NULL), JOB_STALLED);
+	ck_assert_str_eq(reason, "part 2: " OTHER_BUILD);
+	ck_assert(n_boards[0] == 0 && n_boards[2] == 0 && !*end_reason);
+	coord_part_unlike(coord, 2, "", now);
+	tick(0);
+	ck_assert(n_boards[0] == 1 && n_boards[2] == 1);
+	ck_assert_int_eq(coord_state(coord, &reason, NULL), JOB_RUNNING);
+	join_all();
+	vote_all();
+	apply();
+	ck_assert_int_eq(coord_phase(coord), COORD_COLLECT);
+}
+END_TEST
+
 START_TEST(a_vote_against_it_fails_the_start)
 {
 	form();
@@ -339,6 +390,8 @@ static Suite *suite(void)
 	tcase_add_test(t, it_runs_when_all_have_joined_with_equal_parameters);
 	tcase_add_test(t, an_engine_that_dies_before_its_address_costs_nothing);
 	tcase_add_loop_test(t, another_life_needs_another_communicator, 0, 2);
+	tcase_add_test(t, engines_of_other_builds_do_not_meet);
+	tcase_add_test(t, a_step_waits_for_the_upgrade_of_a_node);
 	tcase_add_test(t, a_vote_against_it_fails_the_start);
 	tcase_add_test(t, the_first_parameters_go_to_all);
 	tcase_add_loop_test(t, a_fill_that_fails_begins_again_from_the_same_part, 0, 2);

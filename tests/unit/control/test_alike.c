@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which nodes may have parts of one job, and what is said of those that may not. */
+#include "control/alike.h"
+#include "control/members.h"
+#include "support/suite.h"
+
+#include <check.h>
+#include <stdio.h>
+#include <string.h>
+
+static const struct member_facts a = {
+	.node = "a", .version = "2", .coll = "gloo/2", .kernels = "avx512", .kernels_revision = 8, .cpus = 4
+};
+static struct member_facts b;
+static char why[256];
+
+static void setup(void)
+{
+	b = a;
+	strcpy(b.node, "b");
+	*why = '\0';
+}
+
+START_TEST(what_changes_no_bit_does_not_matter)
+{
+	strcpy(b.version, "1");
+	strcpy(b.kernels, "sse2");
+	b.cpus = 64;
+	b.incarnation = 9;
+	ck_assert(nodes_alike(&a, &b, why, sizeof(why)) && nodes_alike(&b, &a, why, sizeof(why)));
+	ck_assert_str_eq(why, "");
+}
+END_TEST
+
+START_TEST(engines_that_speak_otherwise)
+{
+	strcpy(b.coll, "gloo/1");
+	ck_assert(!nodes_alike(&a, &b, why, sizeof(why)));
+	ck_assert_str_eq(why,
+			 "node b has gloo/1 between engines, and node a, which has part 0, gloo/2: upgrade the older");
+}
+END_TEST
+
+START_TEST(engines_that_compute_otherwise)
+{
+	b.kernels_revision = 7;
+	ck_assert(!nodes_alike(&a, &b, why, sizeof(why)));
+	ck_assert_str_eq(why,
+			 "node b has kernels of revision 7, and node a, which has part 0, of 8: upgrade the older");
+	ck_assert(!nodes_alike(&b, &a, why, sizeof(why)));
+	ck_assert_str_eq(why,
+			 "node a has kernels of revision 8, and node b, which has part 0, of 7: upgrade the older");
+}
+END_TEST
+
+int main(void)
+{
+	Suite *s = suite_create("alike");
+	TCase *t = tcase_create("alike");
+	tcase_add_checked_fixture(t, setup, NULL);
+	tcase_add_test(t, what_changes_no_bit_does_not_matter);
+	tcase_add_test(t, engines_that_speak_otherwise);
+	tcase_add_test(t, engines_that_compute_otherwise);
+	suite_add_tcase(s, t);
+	return suite_run(s);
+}
