@@ -105,15 +105,27 @@ static void find_gaccd(struct invocation *inv, char out[PATH_MAX])
 	snprintf(out, PATH_MAX, "gaccd");
 }
 
+static json_t *json_of_node(const struct cluster *c, uint32_t i)
+{
+	const struct cluster_node *node = &c->node[i];
+	json_t *one = json_pack("{s:s, s:s, s:s, s:i}", "name", node->name, "endpoint", node->endpoint, "directory",
+				node->dir, "pid", (int)node->pid);
+	char name[CLUSTER_NETNS];
+
+	if (*c->net) {
+		cluster_net_name(c, i, name);
+		json_object_set_new(one, "netns", json_string(name));
+	}
+	return one;
+}
+
 /* The one alone, or the one that coordinates, is the object's; with several, "nodes" has them all. */
 static json_t *json_of(const struct cluster *c)
 {
 	json_t *nodes = json_array(), *all;
 
 	for (uint32_t i = 0; i < c->n; i++)
-		json_array_append_new(nodes, json_pack("{s:s, s:s, s:s, s:i}", "name", c->node[i].name, "endpoint",
-						       c->node[i].endpoint, "directory", c->node[i].dir, "pid",
-						       (int)c->node[i].pid));
+		json_array_append_new(nodes, json_of_node(c, i));
 	all = json_pack("{s:s, s:s, s:i}", "endpoint", c->node[0].endpoint, "directory", c->dir, "pid",
 			(int)c->node[0].pid);
 	if (c->n > 1)
@@ -133,6 +145,17 @@ static int print_cluster(struct invocation *inv, const struct cluster *c)
 	return st;
 }
 
+static void say_node(struct invocation *inv, const struct cluster *c, uint32_t i)
+{
+	const struct cluster_node *node = &c->node[i];
+	char name[CLUSTER_NETNS] = "";
+
+	if (*c->net)
+		cluster_net_name(c, i, name);
+	fprintf(inv->err, "%s (pid %d): GACC_ENDPOINT=%s%s%s%s\n", node->name, (int)node->pid, node->endpoint,
+		i ? "" : " (coordinates)", *name ? " in network namespace " : "", name);
+}
+
 static int say_up(struct invocation *inv, const struct cluster *c, const char *how)
 {
 	if (wants_data(inv))
@@ -149,8 +172,7 @@ static int say_up(struct invocation *inv, const struct cluster *c, const char *h
 		return EXIT_OK;
 	}
 	for (uint32_t i = 0; i < c->n; i++)
-		fprintf(inv->err, "%s (pid %d): GACC_ENDPOINT=%s%s\n", c->node[i].name, (int)c->node[i].pid,
-			c->node[i].endpoint, i ? "" : " (coordinates)");
+		say_node(inv, c, i);
 	fprintf(inv->err, "%u gaccds %s in %s; end them with: gaccctl cluster down\n", c->n, how, c->dir);
 	return EXIT_OK;
 }
@@ -166,16 +188,17 @@ static int did_not_start(struct invocation *inv, const struct cluster_node *node
 	return st;
 }
 
-/* One of them ended: the others do, too, and nothing is left. */
-static int undo(struct invocation *inv, const struct cluster *c, const struct cluster_node *failed)
+/* Of a start that has failed nothing is left. */
+static void undo(struct invocation *inv, const struct cluster *c)
 {
-	int process[CLUSTER_NODES], st = did_not_start(inv, failed, "ended at once"), ignored;
+	int process[CLUSTER_NODES], ignored;
 
 	open_processes(c, process);
-	if (end_processes(inv, c, process, &ignored))
+	if (end_processes(inv, c, process, &ignored)) {
+		cluster_net_remove(c);
 		cluster_remove(c);
+	}
 	close_processes(c, process);
-	return st;
 }
 
 static int await_ready(struct invocation *inv, const struct cluster *c, const struct cluster_node *node)
@@ -190,8 +213,11 @@ static int await_ready(struct invocation *inv, const struct cluster *c, const st
 			gacc_node_free(info);
 			return EXIT_OK;
 		}
-		if (waitpid(node->pid, NULL, WNOHANG) == node->pid)
-			return undo(inv, c, node);
+		if (waitpid(node->pid, NULL, WNOHANG) == node->pid) {
+			st = did_not_start(inv, node, "ended at once");
+			undo(inv, c);
+			return st;
+		}
 		poll(NULL, 0, LOOK_MS);
 	}
 	return did_not_start(inv, node, "does not answer");
@@ -203,11 +229,33 @@ static int prepare(struct cluster *c, const char **out)
 	int err = cluster_make_dirs(c);
 
 	*out = err == EPERM ? "exists, and is not a private directory of yours" : strerror(err);
-	if (err || c->n == 1)
+	if (err || c->n == 1 || *c->net)
 		return err;
 	err = cluster_connect_nodes(c);
 	*out = strerror(err);
 	return err;
+}
+
+/* Before the first namespace, so that `cluster down` finds them whatever happens. */
+static int prepare_net(struct invocation *inv, struct cluster *c)
+{
+	int err = cluster_save(c);
+
+	if (err)
+		return fail_with(inv, EXIT_FAILED, "CLUSTER", NULL, "%s cannot be written: %s", c->dir, strerror(err));
+	err = cluster_net_certify(c);
+	if (err) {
+		undo(inv, c);
+		return fail_with(inv, EXIT_FAILED, "CLUSTER", NULL, "no certificates: make-certs.sh %s",
+				 err == ENOENT ? "is not there" : "has failed");
+	}
+	err = cluster_net_make(c);
+	if (err) {
+		undo(inv, c);
+		return fail_with(inv, EXIT_FAILED, "CLUSTER", NULL,
+				 "the network namespaces cannot be made; nothing of them is left");
+	}
+	return EXIT_OK;
 }
 
 static int start_node(struct invocation *inv, struct cluster *c, uint32_t i, const char *gaccd)
@@ -235,6 +283,8 @@ static int start(struct invocation *inv, struct cluster *c, uint32_t n)
 	if (prepare(c, &why))
 		return fail_with(inv, EXIT_FAILED, "CLUSTER", "choose another with --dir", "%s: %s", c->dir, why);
 	find_gaccd(inv, gaccd);
+	if (*c->net)
+		st = prepare_net(inv, c);
 	for (uint32_t i = 0; i < n && st == EXIT_OK; i++)
 		st = start_node(inv, c, i, gaccd);
 	return st == EXIT_OK ? say_up(inv, c, n > 1 ? "run" : "runs") : st;
@@ -258,8 +308,13 @@ static int up(struct invocation *inv, struct cluster *c)
 				 "%u of %u gaccds run in %s", living, c->n, c->dir);
 	if (living)
 		return say_up(inv, c, n > 1 ? "run already" : "runs already");
-	if (known)
-		cluster_remove(c); /* of those that died */
+	if (known) { /* those have died */
+		cluster_net_remove(c);
+		cluster_remove(c);
+		*c->net = '\0';
+	}
+	if (opt_flag(inv, "netns") && !cluster_net_wanted(inv, c, (uint32_t)n, &st))
+		return st;
 	return start(inv, c, (uint32_t)n);
 }
 
@@ -309,6 +364,7 @@ static int down(struct invocation *inv, struct cluster *c)
 	close_processes(c, process);
 	if (!ended)
 		return st;
+	cluster_net_remove(c);
 	err = cluster_remove(c);
 	if (err)
 		return fail_with(inv, EXIT_FAILED, "CLUSTER", NULL, "%s cannot be deleted: %s", c->dir, strerror(err));

@@ -18,7 +18,6 @@
 #include <unistd.h>
 
 #define STATE_FILE "cluster.json"
-#define PATH_ROOM 128
 #define NFTW_DESCRIPTORS 16
 
 /* It becomes part of an endpoint, and of a line for the shell. */
@@ -71,9 +70,9 @@ void cluster_count(struct cluster *c, uint32_t n)
 	}
 }
 
-static void path_in(const struct cluster *c, const char *name, char out[PATH_ROOM])
+static void path_in(const struct cluster *c, const char *name, char out[CLUSTER_PATH])
 {
-	snprintf(out, PATH_ROOM, "%s/%s", c->dir, name);
+	snprintf(out, CLUSTER_PATH, "%s/%s", c->dir, name);
 }
 
 /* ---- cluster.json ---- */
@@ -89,10 +88,17 @@ static bool load_node(const json_t *state, struct cluster_node *node)
 	return true;
 }
 
+/* Six hexadecimal digits: it becomes part of names that are given to ip(8). */
+static bool is_id(const char *text)
+{
+	return strlen(text) == 6 && strspn(text, "0123456789abcdef") == 6;
+}
+
 bool cluster_load(struct cluster *c)
 {
-	char path[PATH_ROOM];
+	char path[CLUSTER_PATH];
 	json_t *state, *nodes;
+	const char *net;
 	size_t n;
 	bool ok;
 
@@ -103,6 +109,8 @@ bool cluster_load(struct cluster *c)
 	ok = n > 0 && n <= CLUSTER_NODES;
 	if (ok)
 		cluster_count(c, (uint32_t)n);
+	net = json_string_value(json_object_get(state, "net"));
+	snprintf(c->net, sizeof(c->net), "%s", net && is_id(net) ? net : "");
 	for (size_t i = 0; i < n && ok; i++)
 		ok = load_node(json_array_get(nodes, i), &c->node[i]);
 	json_decref(state);
@@ -112,13 +120,13 @@ bool cluster_load(struct cluster *c)
 int cluster_save(const struct cluster *c)
 {
 	json_t *nodes = json_array(), *state;
-	char path[PATH_ROOM], temporary[PATH_ROOM];
+	char path[CLUSTER_PATH], temporary[CLUSTER_PATH];
 	int err = ENOMEM;
 
 	for (uint32_t i = 0; i < c->n; i++)
 		json_array_append_new(nodes, json_pack("{s:I, s:I, s:s}", "pid", (json_int_t)c->node[i].pid, "start",
 						       (json_int_t)c->node[i].start, "endpoint", c->node[i].endpoint));
-	state = json_array_size(nodes) == c->n ? json_pack("{s:O}", "nodes", nodes) : NULL;
+	state = json_array_size(nodes) == c->n ? json_pack("{s:O, s:s}", "nodes", nodes, "net", c->net) : NULL;
 	path_in(c, STATE_FILE, path);
 	path_in(c, STATE_FILE ".new", temporary);
 	errno = ENOMEM;

@@ -15,7 +15,6 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-#define PATH_ROOM 128
 #define WORD_ROOM 192
 
 /* ---- what connects several nodes ---- */
@@ -59,14 +58,14 @@ static int write_token(const char *path)
 	return err;
 }
 
-static void token_path(const struct cluster *c, char out[PATH_ROOM])
+static void token_path(const struct cluster *c, char out[CLUSTER_PATH])
 {
-	snprintf(out, PATH_ROOM, "%s/token", c->dir);
+	snprintf(out, CLUSTER_PATH, "%s/token", c->dir);
 }
 
 int cluster_connect_nodes(struct cluster *c)
 {
-	char path[PATH_ROOM];
+	char path[CLUSTER_PATH];
 	uint16_t port;
 	int err = free_port(&port);
 
@@ -138,12 +137,33 @@ static void set(struct words *w, const char *fmt, ...)
 	va_end(ap);
 }
 
+/* Certificates, as the network between namespaces is none of loopback. */
+static void set_tls(const struct cluster *c, uint32_t i, struct words *w)
+{
+	char cert[CLUSTER_PATH], key[CLUSTER_PATH], address[CLUSTER_ADDRESS];
+
+	cluster_net_cert(c, i, "pem", cert);
+	cluster_net_cert(c, i, "key", key);
+	cluster_net_address(i, address);
+	set(w, "tls.cert=%s", cert);
+	set(w, "tls.key=%s", key);
+	set(w, "tls.ca=%s/certs/ca.pem", c->dir);
+	set(w, "node.data_address=%s", address);
+}
+
+static void set_token(const struct cluster *c, uint32_t i, struct words *w)
+{
+	char token[CLUSTER_PATH];
+
+	token_path(c, token);
+	set(w, i ? "cluster.token_file=%s" : "listen.token_file=%s", token);
+}
+
 /* Node 0 listens, the others dial it. They share this machine's processors. */
 static void set_keys(const struct cluster *c, uint32_t i, struct words *w)
 {
 	const struct cluster_node *node = &c->node[i];
 	const long cpus = sysconf(_SC_NPROCESSORS_ONLN);
-	char token[PATH_ROOM];
 
 	set(w, "listen.socket=%s/gaccd.sock", node->dir);
 	set(w, "state_dir=%s/state", node->dir);
@@ -151,20 +171,35 @@ static void set_keys(const struct cluster *c, uint32_t i, struct words *w)
 	set(w, "log.format=text");
 	if (c->n == 1)
 		return;
-	token_path(c, token);
 	set(w, "node.name=%s", node->name);
 	set(w, "engine.threads=%ld", cpus > (long)c->n ? cpus / (long)c->n : 1);
 	set(w, i ? "cluster.coordinator=%s" : "listen.tcp=%s", c->address);
-	set(w, i ? "cluster.token_file=%s" : "listen.token_file=%s", token);
+	if (*c->net)
+		set_tls(c, i, w);
+	else
+		set_token(c, i, w);
+}
+
+/* `ip netns exec NAME`, which becomes the program. How many words those are. */
+static size_t enter(const struct cluster *c, uint32_t i, char name[CLUSTER_NETNS], const char *argv[])
+{
+	if (!*c->net)
+		return 0;
+	cluster_net_name(c, i, name);
+	argv[0] = "ip";
+	argv[1] = "netns";
+	argv[2] = "exec";
+	argv[3] = name;
+	return 4;
 }
 
 int cluster_spawn(struct cluster *c, uint32_t i, const char *gaccd)
 {
 	struct cluster_node *node = &c->node[i];
-	char config[PATH_ROOM], log[PATH_ROOM];
-	const char *argv[5 + 2 * sizeof(((struct words *)0)->word) / WORD_ROOM] = { gaccd, "--supervise", "--config",
-										    config };
-	size_t argc = 4;
+	char config[CLUSTER_PATH], log[CLUSTER_PATH];
+	char name[CLUSTER_NETNS];
+	const char *argv[9 + 2 * sizeof(((struct words *)0)->word) / WORD_ROOM] = { NULL };
+	size_t argc = enter(c, i, name, argv);
 	struct words w = { .n = 0 };
 	char **envp, **last;
 	FILE *f;
@@ -173,6 +208,10 @@ int cluster_spawn(struct cluster *c, uint32_t i, const char *gaccd)
 	snprintf(config, sizeof(config), "%s/gaccd.yaml",
 		 node->dir); /* empty: the machine's own is for its own gaccd */
 	snprintf(log, sizeof(log), "%s/log", node->dir);
+	argv[argc++] = gaccd;
+	argv[argc++] = "--supervise";
+	argv[argc++] = "--config";
+	argv[argc++] = config;
 	set_keys(c, i, &w);
 	for (size_t k = 0; k < w.n; k++) {
 		argv[argc++] = "--set";

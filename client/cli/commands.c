@@ -98,20 +98,24 @@ static const struct command commands[] = {
 		.name = "cluster",
 		.group = "Start",
 		.summary = "start and end throw-away gaccds, for trying and tests",
-		.usage = "up [--nodes N] | down | status",
+		.usage = "up [--nodes N [--netns]] | down | status",
 		.words = "up down status",
 		.examples = "eval \"$(gaccctl cluster up)\"\neval \"$(gaccctl cluster up --nodes 3)\"\n"
 			    "gaccctl cluster down",
-		.details = "up starts gaccd in a private directory and prints the line that sets GACC_ENDPOINT. With "
-			   "--nodes, "
-			   "N gaccds that are one cluster: node0, which coordinates and is that endpoint, node1, and "
-			   "so on; -o name "
-			   "prints the endpoints of all. down cancels the jobs, ends exactly those processes, and "
-			   "deletes the "
-			   "directory.",
+		.details =
+			"up starts gaccd in a private directory and prints the line that sets GACC_ENDPOINT. With "
+			"--nodes, "
+			"N gaccds that are one cluster: node0, which coordinates and is that endpoint, node1, and "
+			"so on; -o name "
+			"prints the endpoints of all. With --netns, for root, each is in a network namespace, and they "
+			"reach each other over a bridge, with certificates; the network of the machine is not "
+			"touched. down cancels the jobs, ends exactly those processes, and "
+			"deletes the "
+			"directory.",
 		.options = OPTIONS({ "dir", 0, "DIR",
 				     "where it lives (XDG_RUNTIME_DIR/gacc-cluster, or TMPDIR/gacc-cluster-UID)" },
 				   { "nodes", 0, "N", "up: how many gaccds (1)" },
+				   { "netns", 0, NULL, "up: each in a network namespace of its own" },
 				   { "gaccd", 0, "PATH", "the program (the one beside gaccctl, or by PATH)" }),
 		.min_operands = 1,
 		.max_operands = 1,

@@ -236,7 +236,7 @@ PACKAGES = {
               "/usr/share/man/man8/gaccd.8.gz", "/usr/share/doc/gaccd/examples/gaccd-launch.conf"},
     "gacc-tools": {"/usr/bin/gaccctl", "/usr/share/man/man1/gaccctl.1.gz", "/usr/share/bash-completion/completions/gaccctl",
                    "/usr/share/zsh/site-functions/_gaccctl", "/usr/share/fish/vendor_completions.d/gaccctl.fish",
-                   "/usr/share/gacc/job.schema.json"},
+                   "/usr/share/gacc/job.schema.json", "/usr/share/gacc/make-certs.sh"},
     "libgacc0": {"/usr/lib/*/libgacc.so.0", f"/usr/lib/*/libgacc.so.{VERSION}", "/usr/share/lintian/overrides/libgacc0"},
     "libgacc-dev": {"/usr/include/gacc/gacc.h", "/usr/include/gacc/gacc_admin.h", "/usr/include/gacc/mailbox.h", "/usr/lib/*/libgacc.so",
                     "/usr/lib/*/pkgconfig/gacc.pc", "/usr/lib/*/cmake/gacc/gaccConfig.cmake",
