@@ -131,6 +131,12 @@ static void on_writable(void *ctx)
 	peer_link_pump(&((struct daemon *)ctx)->dial->link);
 }
 
+/* Before the try after the next. */
+static void wait_longer(struct node_dial *n)
+{
+	n->pause_ns = n->pause_ns * 2 < LAST_PAUSE_NS ? n->pause_ns * 2 : LAST_PAUSE_NS;
+}
+
 static void on_ended(void *ctx, enum status st, const char *text)
 {
 	struct daemon *d = ctx;
@@ -141,7 +147,7 @@ static void on_ended(void *ctx, enum status st, const char *text)
 	n->stream = NULL;
 	n->welcomed = n->cancelled = false;
 	n->next_ns = daemon_now(d).mono_ns + n->pause_ns;
-	n->pause_ns = n->pause_ns * 2 < LAST_PAUSE_NS ? n->pause_ns * 2 : LAST_PAUSE_NS;
+	wait_longer(n);
 }
 
 /* ---- dialling ---- */
@@ -217,8 +223,10 @@ static void dial(struct daemon *d, struct now now)
 	};
 	const struct peer_link_stream stream = { .ctx = n, .send = send_pb, .room = room };
 	n->next_ns = now.mono_ns + n->pause_ns;
-	if (open_upstream(d))
+	if (open_upstream(d)) { /* which says so in the log each time */
+		wait_longer(n);
 		return;
+	}
 	if (rpc_outgoing_open(n->upstream, &gacc__internal__v1__peer_service__descriptor, "Link", QUEUE_BYTES, &ends,
 			      &n->stream)) {
 		n->stream = NULL;

@@ -4,6 +4,7 @@
 #include "host/conf.h"
 
 #include "base/machine.h"
+#include "base/loopback.h"
 #include "base/node_name.h"
 #include "text/yaml_table.h"
 
@@ -392,6 +393,18 @@ static enum status check(struct loaded *l)
 		return refuse(l, key(node_keys, "name"),
 			      "node.name: \"%.100s\" must be 1 to 64 letters, digits and .-_ in a cluster",
 			      c->node.name);
+	if (*c->listen.tcp && !*c->tls.cert && !is_loopback(c->listen.tcp))
+		return refuse(
+			l, key(listen_keys, "tcp"),
+			"listen.tcp: TCP on %.100s needs tls.cert, tls.key and tls.ca; a token alone is allowed on "
+			"127.0.0.1 and [::1] only",
+			c->listen.tcp);
+	if (*c->cluster.coordinator && !*c->tls.cert && !is_loopback(c->cluster.coordinator))
+		return refuse(
+			l, key(cluster_keys, "coordinator"),
+			"cluster.coordinator: a link to %.100s needs tls.cert, tls.key and tls.ca; a token alone is "
+			"allowed on 127.0.0.1 and [::1] only",
+			c->cluster.coordinator);
 	struct in_addr v4;
 	struct in6_addr v6;
 	if (inet_pton(AF_INET, c->node.data_address, &v4) != 1 && inet_pton(AF_INET6, c->node.data_address, &v6) != 1)

@@ -20,19 +20,6 @@
 
 #define RELOAD_S 2 /* how often the files are looked at */
 
-bool rpc_is_loopback(const char *address)
-{
-	char host[64];
-	struct in_addr v4;
-	const char *colon = strrchr(address, ':');
-	if (!colon || (size_t)(colon - address) >= sizeof(host))
-		return false;
-	snprintf(host, sizeof(host), "%.*s", (int)(colon - address), address);
-	if (strcmp(host, "[::1]") == 0)
-		return true;
-	return inet_pton(AF_INET, host, &v4) == 1 && ntohl(v4.s_addr) >> 24 == 127;
-}
-
 bool rpc_tls_complete(const struct rpc_tls_files *files)
 {
 	return files->cert && files->key && files->ca;

@@ -12,9 +12,6 @@ struct grpc_channel_credentials;
 struct grpc_server_credentials;
 struct rpc_tls_peer; /* the other side of a channel, by its certificate */
 
-/* "127.x.y.z:port" or "[::1]:port" */
-bool rpc_is_loopback(const char *address);
-
 /* Paths of PEM files; all or none are set. */
 struct rpc_tls_files {
 	const char *cert, *key, *ca;

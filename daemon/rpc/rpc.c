@@ -4,6 +4,7 @@
 #include "rpc/rpc.h"
 
 #include "base/log.h"
+#include "base/loopback.h"
 #include "rpc/credentials.h"
 #include "rpc/revoked.h"
 #include "rpc/tenants.h"
@@ -198,7 +199,7 @@ enum status rpc_server_listen_tcp(struct rpc_server *server, const char *address
 {
 	struct rpc_tls_files files = { identity->cert_path, identity->key_path, identity->ca_path };
 	bool tls = rpc_tls_complete(&files);
-	if (!tls && (!identity->token_ok || !rpc_is_loopback(address))) {
+	if (!tls && (!identity->token_ok || !is_loopback(address))) {
 		log_error("%s: needs certificate, key and ca; a token alone is allowed on 127.0.0.1 and [::1] only",
 			  address);
 		return ST_INVALID_CONFIG;

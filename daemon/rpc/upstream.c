@@ -4,6 +4,7 @@
 #include "rpc/upstream_impl.h"
 
 #include "base/log.h"
+#include "base/loopback.h"
 #include "rpc/credentials.h"
 
 #include <assert.h>
@@ -61,7 +62,7 @@ static grpc_channel *make_channel(const struct rpc_upstream *u)
 
 static enum status check(const struct rpc_upstream_config *config, const struct rpc_tls_files *files)
 {
-	bool loopback = rpc_is_loopback(config->address);
+	bool loopback = is_loopback(config->address);
 	const char *fault = NULL;
 	if (!rpc_tls_complete(files) && !rpc_tls_none(files))
 		fault = "certificate, key and ca are set together, or none of them";

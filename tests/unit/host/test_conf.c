@@ -177,6 +177,13 @@ START_TEST(mistakes_are_named_with_their_place)
 		"GACC_LISTEN_TCP: listen.tcp: TCP on 127.0.0.1:7420 needs tls.cert, tls.key and tls.ca, or "
 		"listen.token_file");
 	refused("listen: { tcp: here, token_file: /t }", NULL, NULL, ":1:16: listen.tcp: \"here\" must be HOST:PORT");
+	refused("listen: { tcp: \"0.0.0.0:7\", token_file: /t }", NULL, NULL,
+		":1:16: listen.tcp: TCP on 0.0.0.0:7 needs tls.cert, tls.key and tls.ca; a token alone is allowed on "
+		"127.0.0.1 and [::1] only");
+	refused("cluster: { coordinator: \"localhost:7\", token_file: /t }", NULL, NULL,
+		":1:25: cluster.coordinator: a link to localhost:7 needs tls.cert, tls.key and tls.ca; a token alone "
+		"is "
+		"allowed on 127.0.0.1 and [::1] only");
 	refused("cluster: { coordinator: here }", NULL, NULL, ":1:25: cluster.coordinator: \"here\" must be HOST:PORT");
 	refused("cluster: { coordinator: \"a:7\" }", NULL, NULL,
 		":1:25: cluster.coordinator: a link to a:7 needs tls.cert, tls.key and tls.ca, or cluster.token_file");
