@@ -150,10 +150,16 @@ bench)
 	torch_package
 	if [ -n "$torch" ]; then
 		stage "beside PyTorch, quick" 1800 one "$torch tests/bench/torch/compare.py --quick --models S --ranks 2 build/test-release" || true
+		stage "beside PyTorch on two nodes, quick" 1800 one "$torch tests/bench/torch/nodes.py --quick --models S --nodes 2 build/test-release" || true
+		if [ "$(id -u)" = 0 ] && tests/bench/netns.py 1 true 2>/dev/null; then
+			stage "the same in network namespaces" 1800 one "$torch tests/bench/torch/nodes.py --quick --models S --nodes 2 --ranks 1 --netns 10gbit build/test-release" || true
+		else
+			skip "the same in network namespaces" "needs root, and a kernel with namespaces, veth and tbf"
+		fi
 		stage "the PyTorch example" 300 pytest "GACC_BUILD_DIR=$root/build/test-release PYTHONDONTWRITEBYTECODE=1 /usr/bin/python3 -m pytest \
 			-v -ra -p no:cacheprovider tests/system/test_examples.py -k torch" || true
 	else
-		skip "beside PyTorch" "PyTorch cannot be had, or OFFLINE=1"
+		skip "beside PyTorch, on one node and on two" "PyTorch cannot be had, or OFFLINE=1"
 	fi
 	;;
 *)

@@ -14,11 +14,11 @@ struct gloo_ring {
 	std::shared_ptr<gloo::rendezvous::Context> context;
 };
 
-struct gloo_ring *gloo_ring_new(const char *dir, int rank, int size)
+struct gloo_ring *gloo_ring_new(const char *dir, const char *address, int rank, int size)
 {
 	try {
 		gloo::transport::tcp::attr attr;
-		attr.hostname = "127.0.0.1";
+		attr.hostname = address;
 		std::shared_ptr<gloo::transport::Device> device = gloo::transport::tcp::CreateDevice(attr);
 		gloo::rendezvous::FileStore store(dir);
 		auto context = std::make_shared<gloo::rendezvous::Context>(rank, size);

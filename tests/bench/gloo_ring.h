@@ -11,8 +11,8 @@ extern "C" {
 
 struct gloo_ring;
 
-/* A member over 127.0.0.1; the others are met in the empty directory `dir`. NULL: it failed. */
-struct gloo_ring *gloo_ring_new(const char *dir, int rank, int size);
+/* A member that is reached at `address`; the others are met in the empty directory `dir`. NULL: it failed. */
+struct gloo_ring *gloo_ring_new(const char *dir, const char *address, int rank, int size);
 /* out: the sums of all members' `in`, n floats each. Returns 0, or -1 when it failed. */
 int gloo_ring_sum(struct gloo_ring *, const float *in, float *out, size_t n);
 void gloo_ring_free(struct gloo_ring *);

@@ -7,7 +7,7 @@
 #   --quick    fewer rounds and the smaller models: a minute instead of some ten
 #   --wait     how long to wait for the machine to be quiet (0); then it measures anyway and says so
 #   --out      the table also goes there (BUILD_DIR/bench.txt)
-#   --torch    a Python that has PyTorch: compares with DistributedDataParallel, too (some twenty minutes more)
+#   --torch    a Python that has PyTorch: compares with DistributedDataParallel, too, on one node and on several (some forty minutes more)
 #
 # Build first, with optimisation: cmake -DCMAKE_BUILD_TYPE=Release. Parts, each alone, B being BUILD_DIR/bin and PYTHON one with PyTorch:
 #
@@ -15,8 +15,11 @@
 #        beside PyTorch: PYTHON tests/bench/torch/compare.py --only update BUILD_DIR
 #   C3   PYTHON tests/bench/torch/compare.py --only speed --models S,M,L --ranks 2 BUILD_DIR, and --models S,M --ranks 4
 #   C4   B/bench_push -r 15 push
-#   C6   B/bench_coll -r 15
+#   C6   B/bench_coll -r 15, and at a link's rate (C6b): tests/bench/netns.py --rate 10gbit 4 B/bench_coll -r 15 -N {}
 #   C7   B/bench_push -r 15 commit, also of several parts; the journal alone: B/bench_commit -r 15, its CPU time without the disk: -d /dev/shm
+#   D1   PYTHON tests/bench/torch/nodes.py BUILD_DIR, and the same with --netns 10gbit
+#
+# What needs network namespaces is passed over unless root runs this.
 #
 # No part of this: B/bench_engine OTHER_GACCD compares the engine with that of another build, of the commit before a change to it.
 set -eu
@@ -82,6 +85,14 @@ step()
 	headed=1
 }
 
+# C6b: over links of that rate.
+coll_at()
+{
+	table=$("$(dirname "$0")/netns.py" --rate "$1" 4 "$bin/bench_coll" -r "$rounds" -n "$summed" -N {})
+	printf 'links of %s:\n' "$1"
+	printf '%s\n' "$table" | tail -n +2
+}
+
 service()
 {
 	headed=
@@ -91,6 +102,11 @@ service()
 	step bench_control -r "$rounds"
 	step bench_parts -r "$rounds"
 	step bench_coll -r "$rounds" -n "$summed"
+	if [ -n "$namespaces" ]; then
+		for rate in 10gbit 1gbit; do
+			coll_at "$rate"
+		done
+	fi
 	step bench_mailbox -r "$rounds"
 	for p in $sizes; do
 		step bench_step -r "$rounds" -p "$p"
@@ -118,6 +134,10 @@ if [ -n "$quick" ]; then
 else
 	rounds=15 sizes="670000 10000000 53600000" arrays="40 400" scale=400 summed=54000000
 fi
+namespaces=
+if [ "$(id -u)" = 0 ] && "$(dirname "$0")/netns.py" 1 true 2>/dev/null; then
+	namespaces=1
+fi
 noisy=1 end=$(($(date +%s) + wait))
 while :; do
 	if quiet; then
@@ -136,6 +156,10 @@ done
 	if [ -n "$torch" ]; then
 		printf '\nBeside PyTorch (C3a, C3b, C10, C11): what a step adds to forward and backward.\n'
 		"$torch" "$(dirname "$0")/torch/compare.py" ${quick:+--quick --models S,M} "$build"
+		for links in "" ${namespaces:+10gbit}; do
+			printf '\nThe same on several nodes (D1).\n'
+			"$torch" "$(dirname "$0")/torch/nodes.py" ${quick:+--quick --models S} ${links:+--netns $links} "$build"
+		done
 	fi
 	printf '\nall measured\n'
 } | tee "$out"

@@ -26,8 +26,9 @@ TUNED = {"MALLOC_MMAP_THRESHOLD_": str(8 << 30), "MALLOC_TRIM_THRESHOLD_": str(8
 GOALS = {("ddp", 2): 0.15, ("ddp", 4): 0.10, ("ddp_tuned", 2): 0.33, ("ddp_tuned", 4): 0.25}
 COPY_GOAL = 0.60
 VERDICT, DDP_PLAIN = "VERDICT: layers that write", "unequal: DDP plain"
-APART = 1e-4  # of the way gone; f32 itself is 2e-5 away from f64 (docs/performance.md)
-NORMS_APART = 1e-3  # PyTorch's norm of 10M elements is 1e-4 away from that in f64; a wrong scale would be a factor
+# How far apart variants may be. Parameters: of the way gone; f32 itself is 2e-5 away from f64 (docs/performance.md). Norms: PyTorch's own of 10M elements
+# is 1e-4 away from that in f64; a wrong scale would be a factor.
+APART = {"parameters": 1e-4, "norms": 1e-3, "losses": 1e-4}
 WORK = {"S": (30, 7, 5), "M": (3, 5, 3), "L": (1, 3, 2)}  # steps in a block, rounds, first steps
 GIB_OF_A_RANK = {"L": (8, 5)}  # of all variants together, its share of gaccd's memory included; of those of the verdict
 UPDATE_GOALS = {"default": 4.5, "fused": 1.15}
@@ -35,7 +36,9 @@ MEMORY_GOALS = {2: 0.9, 4: 0.6, 8: 0.45}
 
 
 class Daemon:
-    def __init__(self, build):
+    """`conf`: settings by their keys; `inside`: words that go before the command."""
+
+    def __init__(self, build, conf=None, inside=()):
         self.build, self.dir = pathlib.Path(build).resolve(), tempfile.TemporaryDirectory(prefix="gacc-bench-")
         self.run = f"{os.getpid()}-{time.monotonic_ns()}"
         self.endpoint = f"unix:{self.dir.name}/gaccd.sock"
@@ -43,11 +46,15 @@ class Daemon:
         config = pathlib.Path(self.dir.name) / "gaccd.yaml"
         config.write_text(f"runtime_dir: {self.dir.name}\nstate_dir: {self.dir.name}/state\n")
         self.process = subprocess.Popen(
-            [self.build / "bin/gaccd", "--config", config], stdout=self.log, stderr=self.log)
+            [*inside, self.build / "bin/gaccd", "--config", config, *(word for key, value in (conf or {}).items() for word in ("--set", f"{key}={value}"))],
+            stdout=self.log, stderr=self.log)
         while not os.path.exists(f"{self.dir.name}/gaccd.sock"):
             if self.process.poll() is not None:
-                sys.exit(pathlib.Path(self.log.name).read_text())
+                sys.exit(self.said())
             time.sleep(0.05)
+
+    def said(self):
+        return pathlib.Path(self.log.name).read_text()
 
     def environment(self):
         return {"GACC_ENDPOINT": self.endpoint, "GACC_LIBRARY": str(self.build / "lib/libgacc.so"), "GACC_BENCH_RUN": self.run,
@@ -104,18 +111,27 @@ def free_port():
         return s.getsockname()[1]
 
 
+def run_ranks(arguments, environments, inside=None):
+    """What rank 0 prints; None: a rank has failed, and all are ended. Of each rank, what it has in its environment and what goes before its command."""
+    n = len(environments)
+    all_ranks = [subprocess.Popen([*(inside[r] if inside else ()), sys.executable, HERE / "rank.py", *arguments],
+                                  env={**os.environ, "WORLD_SIZE": str(n), "RANK": str(r), "LOCAL_RANK": str(r), **environments[r]},
+                                  stdout=subprocess.PIPE if r == 0 else subprocess.DEVNULL) for r in range(n)]
+    while any(p.poll() is None for p in all_ranks[1:]) and not any(p.poll() for p in all_ranks):
+        time.sleep(0.05)
+    for p in all_ranks:
+        if any(q.poll() for q in all_ranks):
+            p.kill()  # it would wait for the one that has failed
+    out = all_ranks[0].communicate()[0]
+    return None if any(p.wait() for p in all_ranks) else json.loads(out)
+
+
 def ranks(build, n, arguments, extra=None):
-    """What rank 0 prints."""
+    """The same of one node."""
     daemon = Daemon(build)
     try:
-        env = {**os.environ, **daemon.environment(), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(n),
-               **(extra or {})}
-        all_ranks = [subprocess.Popen([sys.executable, HERE / "rank.py", *arguments], env={**env, "RANK": str(r), "LOCAL_RANK": str(r)},
-                                      stdout=subprocess.PIPE if r == 0 else subprocess.DEVNULL) for r in range(n)]
-        out = all_ranks[0].communicate()[0]
-        if any(p.wait() for p in all_ranks):
-            sys.exit(f"a rank failed; gaccd's log:\n{pathlib.Path(daemon.log.name).read_text()}")
-        return json.loads(out)
+        env = {**daemon.environment(), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), **(extra or {})}
+        return run_ranks(arguments, [env] * n) or sys.exit(f"a rank failed; gaccd's log:\n{daemon.said()}")
     finally:
         daemon.close()
 
@@ -132,6 +148,13 @@ def added(rounds, name, bare, what):
 
 def verdict(ratio, goal):
     return f"{goal:5.2f} {'yes' if ratio <= goal else 'no':3s}" if goal else " " * 9
+
+
+def judged(wall, cpu, goal):
+    """`goal`: of both ratios, or of each (wall-clock time, CPU time)."""
+    if not isinstance(goal, tuple):
+        return verdict(max(wall, cpu), goal)
+    return f"{goal[0]:4.2f} {goal[1]:4.2f} {'yes' if wall <= goal[0] and cpu <= goal[1] else 'no'}"
 
 
 def pairings(what, model, rival, goal):
@@ -161,18 +184,25 @@ def show_speed(build, model, n, rival, tuned, a, verdict_alone):
     what = "C3b" if tuned else "C3a"
     rows = [r for r in pairings(what, model, rival, GOALS[rival, n]) if not verdict_alone or r[0] in (VERDICT, DDP_PLAIN)]
     steps, rounds, first = WORK[model] if not a.quick else (WORK[model][0] // 2 or 1, 3, 2)
-    variants = dict.fromkeys(["bare", "bare_direct", *(side[0] for row in rows for side in row[1:3])])
-    result = ranks(build, n, ["compare", model, ",".join(variants), "--rounds", str(rounds), "--steps", str(steps), "--first", str(first)],
-                   TUNED if tuned else None)
-    if result["apart"] > APART or result["norms_apart"] > NORMS_APART:
-        sys.exit(f"{what} {model} {n}r: the variants do not train the same model: parameters {result['apart']:.1e} apart after {first} steps, "
-                 f"norms {result['norms_apart']:.1e}")
+    show_rows(f"{what} {model} {n}r", rows, ranks(build, n, arguments(model, rows, rounds, steps, first), TUNED if tuned else None))
+
+
+def arguments(model, rows, rounds, steps, first):
+    """Of rank.py, to measure what the rows need."""
+    variants = dict.fromkeys(variant for row in rows for side in row[1:3] for variant in reversed(side))
+    return ["compare", model, ",".join(variants), "--rounds", str(rounds), "--steps", str(steps), "--first", str(first)]
+
+
+def show_rows(label, rows, result):
+    """Nothing, but the end of the program, if the variants have not trained the same."""
+    if any(result["apart"][k] > most for k, most in APART.items()):
+        sys.exit(f"{label}: the variants do not train the same model: after the first steps apart by {result['apart']}, allowed: {APART}")
     for name, ours, theirs, goal in rows:
         (wall, cpu), rival_added = ([[1e3 * x for x in added(result["rounds"], *side, w)] for w in (0, 1)] for side in (ours, theirs))
         base = [statistics.median(x) for x in rival_added]
         ratio = [statistics.median(x) / y for x, y in zip((wall, cpu), base)]
-        print(f"{what} {model} {n}r {name:27s} {spread(wall)} {spread(cpu)} {base[0]:8.2f} {base[1]:8.2f} {ratio[0]:6.2f} {ratio[1]:6.2f}  "
-              f"{verdict(max(ratio), goal)}", flush=True)
+        print(f"{label} {name:27s} {spread(wall)} {spread(cpu)} {base[0]:8.2f} {base[1]:8.2f} {ratio[0]:6.2f} {ratio[1]:6.2f}  "
+              f"{judged(*ratio, goal) if min(base) > 0 else 'no verdict: the machine was too busy'}", flush=True)
 
 
 def show_update(build, rounds):

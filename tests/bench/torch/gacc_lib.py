@@ -53,12 +53,14 @@ class Client:
 
 
 class Job:
-    """One rank of a job that is made by its first rank. `params` are the tensors to train: they become views of the daemon's."""
+    """One rank of a job that is made by its first rank. `params` are the tensors to train: they become views of the daemon's. `attached` is called
+    between attaching and what waits for other ranks."""
 
-    def __init__(self, client, spec_yaml, rank, ranks, names, params):
+    def __init__(self, client, spec_yaml, rank, ranks, names, params, attached=lambda: None):
         self.lib, self.client, self.job = client.lib, client.handle, c.c_void_p()
         opts = AttachOpts(c.sizeof(AttachOpts), None, rank, ranks, spec_yaml.encode(), 0, 0, 0)
         self._need(self.lib.gacc_attach(self.client, c.byref(opts), c.byref(self.job)))
+        attached()
         tensors = (Tensor * len(params))(*[Tensor(n.encode(), 1, p.dim(), (c.c_int64 * 8)(*p.shape), None) for n, p in zip(names, params)])
         self._need(self.lib.gacc_register(self.job, tensors, c.c_size_t(len(params))))
         if self.lib.gacc_params_needed(self.job):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One rank of the comparison with DDP, started by compare.py: runs blocks of steps of each variant in turn and reports their cost.
+"""One rank of the comparison with DDP, started by compare.py or nodes.py: runs blocks of steps of each variant in turn and reports their cost.
 
 Every variant sees the same batches and the same initial parameters:
   bare         forward and backward of 4 micro-batches, nothing else
@@ -11,7 +11,7 @@ Every variant sees the same batches and the same initial parameters:
   gacc_1slot, gacc_direct_1slot  the same with one slot, so that a rank waits for each of its pushes
   bare_direct, ddp_direct, ddp_tuned_direct  the same without gacc: the same layers, their output in memory of their own, from which DDP takes it
 
-The first steps of each are compared: parameters and norms of gradients. Not the last ones: f32 itself goes astray on this data, as
+The first steps of each are compared: parameters, norms of gradients and losses. Not the last ones: f32 itself goes astray on this data, as
 Adam divides what is left of a gradient by its own size (docs/performance.md has figures).
 """
 import argparse
@@ -31,7 +31,13 @@ from gacc_lib import Client, Job
 MODELS = {"S": [784, 512, 512, 10], "M": [784, 2048, 2048, 2048, 10], "L": [784, 4096, 4096, 4096, 4096, 10]}
 K, BATCH, LR, CLIP = 4, 16, 1e-4, 1.0
 SPEC = ("metadata: {{name: {name}}}\nspec: {{micro_size: 4, clip_norm: 1.0, slots_per_rank: {slots}, batch: 16, "
-        "optimizer: {{type: adamw, lr: 1.0e-4, weight_decay: 0.01}}}}\n")
+        "optimizer: {{type: adamw, lr: 1.0e-4, weight_decay: 0.01}}{where}}}\n")
+
+
+def spec_of(name, slots):
+    """Of a job that has a part on each node that nodes.py names; without nodes.py, on the one node that there is."""
+    nodes = os.environ.get("GACC_BENCH_NODES")
+    return SPEC.format(name=name, slots=slots, where=f', parts: {len(nodes.split(","))}, nodes: "{nodes}"' if nodes else "")
 
 
 def mlp(sizes):
@@ -61,7 +67,8 @@ class Variant:
 
     def loss(self, micro):
         x, y = self.data(self.steps, micro)
-        return torch.nn.functional.cross_entropy(self.model(x), y)
+        self.last_loss = torch.nn.functional.cross_entropy(self.model(x), y)
+        return self.last_loss
 
     def close(self):
         pass
@@ -106,9 +113,12 @@ class Gacc(Variant):
     def __init__(self, data, sizes):
         super().__init__(data, sizes)
         names, self.params = zip(*self.model.named_parameters())
-        spec = SPEC.format(name=f"{type(self).__name__.lower()}-{os.environ['GACC_BENCH_RUN']}", slots=self.slots)
+        spec = spec_of(f"{type(self).__name__.lower()}-{os.environ['GACC_BENCH_RUN']}", self.slots)
         Gacc.client = Gacc.client or Client(os.environ["GACC_LIBRARY"], os.environ["GACC_ENDPOINT"])
-        self.job = Job(Gacc.client, spec, dist.get_rank(), dist.get_world_size(), names, self.params)
+        if dist.get_rank():
+            dist.barrier()  # rank 0 is where jobs are made: on the node that coordinates
+        self.job = Job(Gacc.client, spec, dist.get_rank(), dist.get_world_size(), names, self.params,
+                       attached=(lambda: None) if dist.get_rank() else dist.barrier)
         if self.copy:
             for t, p in enumerate(self.params):
                 p.register_post_accumulate_grad_hook(lambda p, t=t: self.take(p, t))
@@ -211,11 +221,11 @@ def stat_of(pid):
 
 
 def daemons():
-    """gaccd and its engines."""
-    daemon, found = int(os.environ["GACC_BENCH_DAEMON"]), []
+    """gaccds and their engines."""
+    known, found = set(map(int, os.environ["GACC_BENCH_DAEMON"].split(","))), []
     for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
         try:
-            if daemon in (pid, stat_of(pid)[0]):
+            if known & {pid, stat_of(pid)[0]}:
                 found.append(pid)
         except OSError:
             pass
@@ -259,28 +269,39 @@ def parameters(v):
 
 def first_steps(variants, steps):
     """Each variant's first steps, against the first one's that trains: how far apart the parameters are, as a fraction of the way
-    that they have gone, and the norms of the gradients. A scale that is wrong shows in the norms alone: Adam and clipping hide it."""
-    start = parameters(variants["bare"])
-    norms = {}
+    that they have gone, the norms of the gradients, and the losses of each step's last micro-batch, on any rank. A scale that is wrong shows in the
+    norms alone: Adam and clipping hide it."""
+    start = parameters(variants["bare_direct"])
+    trained = {name: v for name, v in variants.items() if not isinstance(v, Bare)}
+    norms, losses = {name: [] for name in trained}, {name: [] for name in trained}
     for name, v in variants.items():
-        norms[name] = []
         for _ in range(steps):
             v.step()
-            norms[name].append(0.0 if isinstance(v, Bare) else float(v.norm))
-    names = [n for n, v in variants.items() if not isinstance(v, Bare)]
-    base, base_norms = parameters(variants[names[0]]), norms[names[0]]
-    way = (base - start).norm()
-    return {"apart": max(((parameters(variants[n]) - base).norm() / way).item() for n in names),
-            "norms_apart": max(abs(x / y - 1) for n in names for x, y in zip(norms[n], base_norms))}
+            if name in trained:
+                norms[name].append(float(v.norm))
+                losses[name].append(v.last_loss.item())
+    base = next(iter(trained))
+    end = parameters(trained[base])
+    way = (end - start).norm()
+    apart = {"parameters": [((parameters(v) - end).norm() / way).item() for v in trained.values()],
+             **{what: [abs(x / y - 1) for n in trained for x, y in zip(found[n], found[base])] for what, found in (("norms", norms), ("losses", losses))}}
+    return {what: largest(max(values)) for what, values in apart.items()}
+
+
+def largest(value):
+    """Of all ranks'."""
+    t = torch.tensor([value], dtype=torch.float64)
+    dist.all_reduce(t, op=dist.ReduceOp.MAX)
+    return t.item()
 
 
 def compare(a, variants):
-    result = first_steps(variants, a.first)  # also the warm-up: allocations, page faults, DDP's bucket rebuild
+    apart = first_steps(variants, a.first)  # also the warm-up: allocations, page faults, DDP's bucket rebuild
     rounds = {name: [] for name in variants}
     for _ in range(a.rounds):
         for name, v in variants.items():
             rounds[name].append(block(v, a.steps))
-    return {"rounds": rounds, **result}
+    return {"rounds": rounds, "apart": apart}
 
 
 def memory(variants):

@@ -13,7 +13,7 @@ import time
 import torch
 
 from gacc_lib import Client, Job
-from rank import K, MODELS, SPEC, Data, mlp
+from rank import K, MODELS, Data, mlp, spec_of
 
 started = float(os.environ["GACC_BENCH_STARTED"])  # CLOCK_MONOTONIC when the process was started
 torch.set_num_threads(1)
@@ -23,7 +23,7 @@ data = Data(0)
 for micro in range(2):  # what any trainer does before it can attach: its libraries and its first backward
     torch.nn.functional.cross_entropy(model(data(0, micro)[0]), data(0, micro)[1]).backward()
 attach = time.monotonic()
-job = Job(Client(os.environ["GACC_LIBRARY"], os.environ["GACC_ENDPOINT"]), SPEC.format(name="restart", slots=1), 0, 1, names, params)
+job = Job(Client(os.environ["GACC_LIBRARY"], os.environ["GACC_ENDPOINT"]), spec_of("restart", 1), 0, 1, names, params)
 ready = time.monotonic()
 job.next()
 first_micro = job.at.micro
