@@ -4,7 +4,11 @@
 #include "coll/gloo_impl.h"
 
 #include <string.h>
+#ifdef XXHASH_DISPATCH
+#include <xxh_x86dispatch.h> /* the same digests, by the widest vectors that this CPU has; xxhash.h uses the oldest ones */
+#else
 #include <xxhash.h>
+#endif
 
 _Static_assert(sizeof(((struct gloo_member *)0)->secret) >= XXH3_SECRET_SIZE_MIN, "XXH3 wants longer secrets");
 

@@ -12,6 +12,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
 /* ---- devices ---- */
 
@@ -260,6 +261,26 @@ START_TEST(members_of_other_small_sums_do_not_meet)
 }
 END_TEST
 
+/* ---- digests ---- */
+
+/* Members on machines with different vectors, or whose libraries were built otherwise, must agree. */
+START_TEST(digests_do_not_depend_on_the_machine)
+{
+	static struct gloo_member m;
+	static unsigned char bytes[100000];
+	static const uint64_t key[2][2] = { { 1, 2 }, { 3, 4 } };
+	static const size_t sizes[] = { 0, 1, 16, 128, 240, 241, 1024, 4097, sizeof(bytes) };
+	uint64_t seed = 1;
+	m.base.n_parts = 2;
+	gloo_make_secret(&m, key);
+	for (size_t i = 0; i < sizeof(bytes); i++)
+		bytes[i] = (unsigned char)draw(&seed, 256);
+	for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++)
+		ck_assert_uint_eq(gloo_digest(&m, bytes, sizes[i]),
+				  XXH3_64bits_withSecret(bytes, sizes[i], m.secret, sizeof(m.secret)));
+}
+END_TEST
+
 /* ---- memory ---- */
 
 #define BIG (8u << 20)
@@ -315,6 +336,7 @@ int main(void)
 	suite_add_tcase(s, t);
 	t = tcase_create("devices");
 	tcase_add_test(t, a_device_needs_one_place);
+	tcase_add_test(t, digests_do_not_depend_on_the_machine);
 	suite_add_tcase(s, t);
 	return suite_run(s);
 }
