@@ -172,8 +172,8 @@ START_TEST(a_push_that_is_repeated_has_one_place)
 }
 END_TEST
 
-/* The next call may come before it is seen that the one before it is gone, each time: a second place is enough for that.
- * A stream's repeats are not read; nobody takes over the place of the stream itself, so they need a third. */
+/* The next call may come before it is seen that the one before it is gone, each time: a second place is enough for
+ * that. A stream's repeats are not read; nobody takes over the place of the stream itself, so they need a third. */
 START_TEST(a_repeat_may_overtake_the_end_of_the_call_before_it)
 {
 	const struct push_args a = { .weight = 1, .streamed = _i };
