@@ -4,6 +4,7 @@
 #include "store/sql.h"
 
 #include "base/log.h"
+#include "store/wal_file.h"
 
 #include <sqlite3.h>
 #include <errno.h>
@@ -286,7 +287,8 @@ enum status sql_open(struct sql *s, const struct sql_file *file, const char *pat
 	}
 	close(fd);
 	enum status st = ST_OK;
-	if (sqlite3_open_v2(path, &s->db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX, NULL))
+	const char *vfs = file->full_sync ? wal_file_vfs() : NULL;
+	if (sqlite3_open_v2(path, &s->db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX, vfs))
 		st = sql_fail(s, path);
 	else
 		sqlite3_extended_result_codes(s->db, 1);
