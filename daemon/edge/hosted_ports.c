@@ -25,6 +25,23 @@ static void on_event(void *ctx, uint64_t job, bool warning, const char *reason, 
 
 /* ---- messages of the parts ---- */
 
+/* Of another part; or of a part that has taken orders of a later coordinator, which Hello would have said: believed, it
+ * would end this coordinator's work on the job in silence. */
+static bool is_credible(const struct hosted *h, const struct link_message *m, const struct report *r)
+{
+	char why[120];
+	if (r->part != m->part) {
+		links_refuse(m, "Report.part is another one");
+		return false;
+	}
+	if (r->term <= h->d->term)
+		return true;
+	snprintf(why, sizeof(why), "Report.term is %llu, and this coordinator has %llu", (unsigned long long)r->term,
+		 (unsigned long long)h->d->term);
+	links_refuse(m, why);
+	return false;
+}
+
 void hosted_take_report(struct daemon *d, const struct link_message *m)
 {
 	struct hosted *h = hosted_of_message(d, m);
@@ -42,11 +59,9 @@ void hosted_take_report(struct daemon *d, const struct link_message *m)
 		links_refuse(m, why);
 		return;
 	}
-	if (r.part == m->part) {
+	if (is_credible(h, m, &r)) {
 		placing_answered(h, r.part);
 		coord_on_report(h->coord, &r, daemon_now(d));
-	} else {
-		links_refuse(m, "Report.part is another one");
 	}
 	report_release(&r);
 }

@@ -283,6 +283,20 @@ START_TEST(messages_that_name_another_part_are_dropped)
 }
 END_TEST
 
+/* Such a report once made the coordinator send nothing more about the job, and say nothing of that. */
+START_TEST(a_term_that_is_to_come_is_not_believed)
+{
+	const struct rank_progress one = { .rank = 2, .known = true };
+	struct report r = of_rank(1, &one);
+	r.term = d.term + 1;
+	take_report(r, 1);
+	ck_assert(!job->part[1].answered);
+	r.term = d.term;
+	take_report(r, 1);
+	ck_assert(job->part[1].answered);
+}
+END_TEST
+
 /* ---- a part speaks of its own ranks ---- */
 
 static bool event_counts(uint32_t part, int64_t rank)
@@ -344,6 +358,7 @@ Suite *parts_suite(void)
 	tcase_add_test(t, orders_wait_for_the_placement);
 	tcase_add_test(t, events_name_their_part);
 	tcase_add_test(t, messages_that_name_another_part_are_dropped);
+	tcase_add_test(t, a_term_that_is_to_come_is_not_believed);
 	tcase_add_test(t, ranks_of_other_parts_are_not_spoken_of);
 	return s;
 }
