@@ -21,7 +21,8 @@
 
 #define JOURNAL_KEEP_PAYLOADS 16 /* windows per job whose payload is kept */
 #define JOURNAL_FORGET_WINDOWS 4096
-#define JOURNAL_MAX_BYTES (64u << 20) /* of a spec, a tensor set or a payload */
+#define JOURNAL_MAX_BYTES (64u << 20)		      /* of a spec, a tensor set or a payload */
+#define JOURNAL_MAX_PLACEMENT (2 * JOURNAL_MAX_BYTES) /* which has both of the first */
 
 struct journal;
 
@@ -209,9 +210,9 @@ enum status journal_take_term(struct journal *, uint64_t *out_term);
  * another epoch than the job's, or an EPOCH that is not newer. ST_JOB_NOT_FOUND: of a part, too. ST_JOB_ENDED.
  * ST_ALREADY_EXISTS: id or request_id is in use; a PART of a job of this journal, or with another uuid than the job's
  * other parts. ST_INVALID_ARGUMENT: a COMMIT of another window than the job's next or of another term than the
- * batch's, a RESTORED after a COMMIT, or bytes over JOURNAL_MAX_BYTES. ST_RESOURCE_EXHAUSTED: the disk is full, nothing
- * was written, and the batch has a JOB, TENSORS or those of a part, for which the reserve is not used. ST_STORE_FAILED:
- * see above. */
+ * batch's, a RESTORED after a COMMIT, or bytes over JOURNAL_MAX_BYTES (JOURNAL_MAX_PLACEMENT). ST_RESOURCE_EXHAUSTED:
+ * the disk is full, nothing was written, and the batch has a JOB, TENSORS or those of a part, for which the reserve is
+ * not used. ST_STORE_FAILED: see above. */
 enum status journal_commit(struct journal *, uint64_t term, const struct journal_record *, size_t n);
 
 /* The journal's reserve, in MiB: room inside its file that commits use when the disk is full (store/reserve.h). Adds

@@ -29,7 +29,7 @@ static enum status check_job(struct journal *j, const struct journal_part *p, bo
 static enum status add(struct journal *j, const struct journal_part *p)
 {
 	bool is_new;
-	if (p->job == 0 || p->job > INT64_MAX || !p->placement.n || p->placement.n > JOURNAL_MAX_BYTES)
+	if (p->job == 0 || p->job > INT64_MAX || !p->placement.n || p->placement.n > JOURNAL_MAX_PLACEMENT)
 		return ST_INVALID_ARGUMENT;
 	enum status st = check_job(j, p, &is_new);
 	if (!st && is_new)

@@ -122,7 +122,7 @@ START_TEST(what_does_not_fit_is_refused)
 	ck_assert_int_eq(write1(j, term, part(2, 2, "")), ST_INVALID_ARGUMENT);
 	ck_assert_int_eq(write1(j, term, tensors(2, 0, "")), ST_INVALID_ARGUMENT);
 	struct journal_record large = part(2, 2, "p"), set = tensors(2, 0, "set");
-	large.part.placement.n = JOURNAL_MAX_BYTES + 1;
+	large.part.placement.n = JOURNAL_MAX_PLACEMENT + 1;
 	set.part_tensors.set.n = JOURNAL_MAX_BYTES + 1;
 	ck_assert_int_eq(write1(j, term, large), ST_INVALID_ARGUMENT);
 	ck_assert_int_eq(write1(j, term, set), ST_INVALID_ARGUMENT);
@@ -130,6 +130,32 @@ START_TEST(what_does_not_fit_is_refused)
 	ck_assert_str_eq(parts(j), "2.0 p  0; ");
 	ck_assert_int_eq(write1(j, term, gone(2, 0)), ST_OK);
 	ck_assert_int_eq(write1(j, term, other), ST_OK); /* nothing is left of the one before */
+	journal_close(j);
+}
+END_TEST
+
+static enum status see_size(void *arg, const struct journal_part *p)
+{
+	*(size_t *)arg = p->placement.n;
+	return ST_OK;
+}
+
+/* That of a job that begins with a checkpoint has the largest tensor set, and a specification. */
+START_TEST(a_placement_may_have_a_whole_tensor_set)
+{
+	struct journal *j = open_ok();
+	struct journal_record r = part(2, 0, "");
+	const size_t n = JOURNAL_MAX_BYTES + 100000;
+	size_t kept = 0;
+	void *bytes = calloc(1, n);
+	ck_assert_ptr_nonnull(bytes);
+	r.part.placement = (struct journal_bytes){ bytes, n };
+	ck_assert_int_eq(write1(j, term_of(j), r), ST_OK);
+	free(bytes);
+	journal_close(j);
+	j = open_ok();
+	ck_assert_int_eq(journal_each_part(j, see_size, &kept), ST_OK);
+	ck_assert_uint_eq(kept, n);
 	journal_close(j);
 }
 END_TEST
@@ -288,6 +314,7 @@ int main(void)
 	tcase_add_test(c, a_part_reads_as_written);
 	tcase_add_test(c, reading_stops_where_it_is_told_to);
 	tcase_add_test(c, what_does_not_fit_is_refused);
+	tcase_add_test(c, a_placement_may_have_a_whole_tensor_set);
 	tcase_add_loop_test(c, an_altered_part_is_noticed, 0, 7);
 	tcase_add_test(c, records_of_a_part_that_are_missing);
 	tcase_add_test(c, a_schema_step_keeps_them);
