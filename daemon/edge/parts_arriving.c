@@ -105,28 +105,56 @@ static enum status check_uuid(struct arriving *a)
 	return ST_ALREADY_EXISTS;
 }
 
+/* It is the first of its job that is being written: its record is durable by now, or will be. */
+static bool makes_a_job(const struct arriving *a)
+{
+	bool first = a->is_written && !a->dropped && !part_first(&a->d->node, a->job);
+	for (const struct arriving *b = a->next; b && first; b = b->next)
+		first = b->job != a->job || !b->is_written || b->dropped;
+	return first;
+}
+
+struct n_jobs {
+	uint32_t all, of_user;
+};
+
+/* Jobs that others coordinate, and that have parts here or will have: other ones than that of `a`. */
+static struct n_jobs count_jobs(const struct arriving *a)
+{
+	const struct daemon *d = a->d;
+	const uint32_t uid = a->placing.held.placement.uid;
+	struct n_jobs n = { 0, 0 };
+	uint64_t last = 0;
+	for (uint32_t i = 0; i < d->node.n_parts; i++) { /* parts of a job stand beside each other */
+		const struct part *p = d->node.part[i];
+		if (!p->away || job_ended(p->job) || p->id == last)
+			continue;
+		last = p->id;
+		n.all++;
+		n.of_user += p->uid == uid;
+	}
+	for (const struct arriving *b = d->arriving; b; b = b->next)
+		if (b->job != a->job && makes_a_job(b)) {
+			n.all++;
+			n.of_user += b->placing.held.placement.uid == uid;
+		}
+	return n;
+}
+
 /* A node has room for as many jobs as may run at once where they are coordinated. One that has begun is not refused. */
 static enum status check_room(struct arriving *a)
 {
 	const struct placement *is = &a->placing.held.placement;
 	const struct conf *c = a->d->node.conf;
-	uint32_t all = 0, of_user = 0;
-	uint64_t last = 0;
 	if (is->begun || part_record_uuid(a->d, a->job))
 		return ST_OK;
-	for (uint32_t i = 0; i < a->d->node.n_parts; i++) {
-		const struct part *p = a->d->node.part[i];
-		if (!p->away || job_ended(p->job) || p->id == last)
-			continue;
-		last = p->id;
-		all++;
-		of_user += p->uid == is->uid;
-	}
-	if (all < c->limits.jobs && of_user < c->limits.jobs_per_user)
+	const struct n_jobs n = count_jobs(a);
+	if (n.all < c->limits.jobs && n.of_user < c->limits.jobs_per_user)
 		return ST_OK;
 	snprintf(a->placing.why, sizeof(a->placing.why), "node %.80s has parts of %u jobs, and limits.%s is %u",
-		 c->node.name, all < c->limits.jobs ? of_user : all, all < c->limits.jobs ? "jobs_per_user" : "jobs",
-		 all < c->limits.jobs ? c->limits.jobs_per_user : c->limits.jobs);
+		 c->node.name, n.all < c->limits.jobs ? n.of_user : n.all,
+		 n.all < c->limits.jobs ? "jobs_per_user" : "jobs",
+		 n.all < c->limits.jobs ? c->limits.jobs_per_user : c->limits.jobs);
 	return ST_RESOURCE_EXHAUSTED;
 }
 

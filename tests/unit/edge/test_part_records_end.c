@@ -250,6 +250,19 @@ START_TEST(as_many_jobs_as_may_run)
 }
 END_TEST
 
+/* The record of the first is still being written when the second comes. */
+START_TEST(jobs_that_come_together_are_counted)
+{
+	*(_i ? &conf->limits.jobs : &conf->limits.jobs_per_user) = 1;
+	struct hosted *second = rig_job(JOB + 1, getuid(), "ana", NULL);
+	placing_send(job, node_now());
+	placing_send(second, node_now());
+	expect_refused(ST_RESOURCE_EXHAUSTED, "has parts of 1 jobs, and limits.jobs");
+	ck_assert_uint_eq(seen.placed.job_id, JOB + 1);
+	UNTIL(there());
+}
+END_TEST
+
 /* ---- no records ---- */
 
 /* As if this gaccd coordinated the job itself. */
@@ -269,10 +282,11 @@ START_TEST(a_part_at_its_coordinator_has_none)
 }
 END_TEST
 
-/* Of several parts, each has its own. */
+/* Of several parts, each has its own, and together they are one job. */
 START_TEST(parts_of_one_job)
 {
 	struct hosted *only = job;
+	conf->limits.jobs = conf->limits.jobs_per_user = 1;
 	job = rig_job(DIVIDED, getuid(), "ana", with_two_parts);
 	placing_send(job, node_now());
 	UNTIL(is_up(there_of(0)) && is_up(there_of(1)) && there_of(0)->mem.kept && there_of(1)->mem.kept);
@@ -304,6 +318,7 @@ Suite *part_records_end_suite(void)
 	tcase_add_loop_test(t, another_job_of_the_same_id, 0, 3);
 	tcase_add_test(t, a_record_that_cannot_be_written);
 	tcase_add_loop_test(t, as_many_jobs_as_may_run, 0, 2);
+	tcase_add_loop_test(t, jobs_that_come_together_are_counted, 0, 2);
 	tcase_add_test(t, a_part_at_its_coordinator_has_none);
 	tcase_add_test(t, parts_of_one_job);
 	return s;
