@@ -11,6 +11,8 @@
 #include <grpc/grpc.h>
 #include <grpc/slice.h>
 
+#define MAX_LINKS 8 /* of a node: one, and those that have broken unseen */
+
 /* First value of a request header (lower-case key); false if absent. Not NUL-terminated; lives as long as the call. */
 static bool find_header(const struct rpc_call *call, const char *key, const char **out_value, size_t *out_len)
 {
@@ -66,25 +68,43 @@ static bool may_call(const struct rpc_call *call)
 	return (flags & RPC_NEEDS_NO_IDENTITY) || peer->role == RPC_ROLE_NONE || peer->role == RPC_ROLE_ADMIN;
 }
 
-/* A number for a node's name; nodes that happen to have the same share a quota. */
-static int64_t number_of_node(const char *name)
+/* A number for a node, or for a user of it; those that happen to have the same share a quota. */
+static int64_t number_of_node(const char *name, uint64_t user)
 {
-	uint64_t hash = UINT64_C(14695981039346656037); /* FNV-1a */
+	uint64_t hash = (UINT64_C(14695981039346656037) ^ user) * UINT64_C(1099511628211); /* FNV-1a */
 	for (; *name; name++)
 		hash = (hash ^ (unsigned char)*name) * UINT64_C(1099511628211);
 	return (int64_t)(hash >> 2) + 1;
 }
 
-/* A node names the users of its calls itself: by their quotas alone, it could have all calls that there are. */
+/* A node names the users of its calls itself: by their quotas alone it could have all calls that there are. And none of
+ * them may have so many that nothing is left for the others there. */
+static bool take_of_node(struct rpc_call *call)
+{
+	struct rpc_server *server = call->server;
+	if (call->row->method->flags & RPC_INTERNAL)
+		return rpc_quota_used(&server->links, call->node) < MAX_LINKS &&
+		       rpc_quota_add(&server->links, call->node, 1);
+	if (rpc_quota_used(&server->of_node_users, call->node_user) >= rpc_quota_left(&server->of_nodes, call->node) ||
+	    !rpc_quota_add(&server->of_node_users, call->node_user, 1))
+		return false;
+	if (rpc_quota_add(&server->of_nodes, call->node, 1))
+		return true;
+	rpc_quota_give(&server->of_node_users, call->node_user, 1);
+	return false;
+}
+
 static enum status take_quotas(struct rpc_call *call)
 {
 	struct rpc_server *server = call->server;
+	const struct rpc_peer *peer = &call->peer;
 	if (!rpc_call_take_quota(server, &server->calls, call->user, 1))
 		return ST_RESOURCE_EXHAUSTED;
-	if (call->peer.role != RPC_ROLE_NODE)
+	if (peer->role != RPC_ROLE_NODE)
 		return ST_OK;
-	call->node = number_of_node(call->peer.role_name);
-	if (rpc_call_take_quota(server, &server->of_nodes, call->node, 1))
+	call->node = number_of_node(peer->role_name, UINT64_MAX);
+	call->node_user = number_of_node(peer->role_name, peer->uid);
+	if (take_of_node(call))
 		return ST_OK;
 	rpc_quota_give(&server->calls, call->user, 1);
 	return ST_RESOURCE_EXHAUSTED;
@@ -117,7 +137,8 @@ static const char *describe_refusal(const struct rpc_call *call, enum status st,
 	if (st == ST_PERMISSION_DENIED || (st == ST_UNAUTHENTICATED && call->peer.name[0]))
 		return rpc_error_text_peer(call->row, &call->peer, text, n_text);
 	if (st == ST_RESOURCE_EXHAUSTED && call->node)
-		return rpc_error_text_node(call->server, call->row, call->node, call->peer.role_name, text, n_text);
+		return rpc_error_text_node(call->server, call->row, call->node, call->node_user, call->peer.role_name,
+					   text, n_text);
 	return rpc_error_text_refused(call->server, call->row, (const char *)GRPC_SLICE_START_PTR(path),
 				      GRPC_SLICE_LENGTH(path), call->user, st, text, n_text);
 }

@@ -55,8 +55,14 @@ static void slot_give_back(struct rpc_call *call)
 	slot->next_free = server->first_free;
 	server->first_free = (uint32_t)call->id;
 	rpc_quota_give(&server->calls, call->user, 1);
-	if (call->node)
-		rpc_quota_give(&server->of_nodes, call->node, 1);
+	if (!call->node)
+		return;
+	if (call->row->method->flags & RPC_INTERNAL) {
+		rpc_quota_give(&server->links, call->node, 1);
+		return;
+	}
+	rpc_quota_give(&server->of_nodes, call->node, 1);
+	rpc_quota_give(&server->of_node_users, call->node_user, 1);
 }
 
 /* ---- life ---- */

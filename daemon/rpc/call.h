@@ -35,8 +35,8 @@ struct rpc_call {
 	void *data;
 	uint32_t number;
 	struct rpc_peer peer;
-	int64_t user; /* as in rpc/quota.h: its quotas pay for this call */
-	int64_t node; /* the same in server->of_nodes; 0: it comes from no node */
+	int64_t user;		 /* as in rpc/quota.h: its quotas pay for this call */
+	int64_t node, node_user; /* the same in server->links, of_nodes and of_node_users; 0: it comes from no node */
 	struct rpc_tag accept, close, recv, send, finish, turn;
 	unsigned pending; /* batches that gRPC has not completed */
 	int cancelled;	  /* written by gRPC when `close` comes back */

@@ -66,13 +66,19 @@ const char *rpc_error_text_refused(const struct rpc_server *server, const struct
 }
 
 const char *rpc_error_text_node(const struct rpc_server *server, const struct rpc_row *row, int64_t node,
-				const char *name, char *out_text, size_t n_text)
+				int64_t node_user, const char *name, char *out_text, size_t n_text)
 {
-	const struct rpc_quota *of_nodes = &server->of_nodes;
+	if (row->method->flags & RPC_INTERNAL) {
+		snprintf(out_text, n_text, "%s: node %s has %zu of them open already", row->path, name,
+			 rpc_quota_used(&server->links, node));
+		return "do several machines have the certificate of this node?";
+	}
 	snprintf(out_text, n_text,
-		 "%s: %zu calls of nodes are open, %zu of them of node %s; no node may have more than are left of %zu",
-		 row->path, of_nodes->used, rpc_quota_used(of_nodes, node), name, of_nodes->most);
-	return "end calls that wait on that node, then repeat this one";
+		 "%s: node %s has passed on %zu calls that are open, %zu of them yours; nobody may have more than are "
+		 "left to it",
+		 row->path, name, rpc_quota_used(&server->of_nodes, node),
+		 rpc_quota_used(&server->of_node_users, node_user));
+	return "end calls that wait, then repeat this one";
 }
 
 const char *rpc_error_text_peer(const struct rpc_row *row, const struct rpc_peer *peer, char *out_text, size_t n_text)

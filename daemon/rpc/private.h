@@ -51,11 +51,14 @@ struct rpc_server {
 	bool (*token_ok)(void *context, const char *token, size_t len);
 	void *token_context;
 	bool draining;
-	bool stopping;		   /* gRPC accepts no more calls */
-	struct rpc_quota calls;	   /* those that have slots */
-	struct rpc_quota of_nodes; /* those of them that come from nodes, whoever they are for */
-	struct rpc_quota held;	   /* bytes of requests in the hands of handlers */
-	struct rpc_quota queued;   /* bytes that clients have not taken yet */
+	bool stopping;		/* gRPC accepts no more calls */
+	struct rpc_quota calls; /* those that have slots */
+	/* calls of nodes, as well: */
+	struct rpc_quota links;		/* of each node */
+	struct rpc_quota of_nodes;	/* those that they pass on */
+	struct rpc_quota of_node_users; /* and of these each user's: only counted */
+	struct rpc_quota held;		/* bytes of requests in the hands of handlers */
+	struct rpc_quota queued;	/* bytes that clients have not taken yet */
 	struct rpc_upstream *upstreams;
 	struct rpc_upstream *relay; /* one of them, or NULL */
 	/* buffers that gRPC has not returned (borrowed.c), work in libuv's pool, and streams to upstreams */
@@ -123,9 +126,9 @@ void rpc_error_text_quota(const struct rpc_quota *shares, const char *what, int6
  * NULL: the hint of the status. */
 const char *rpc_error_text_refused(const struct rpc_server *server, const struct rpc_row *row, const char *path,
 				   size_t n_path, int64_t user, enum status st, char *out_text, size_t n_text);
-/* The same for one more call of this node, `node` in server->of_nodes, than it may have. */
+/* The same for one more call than this node, or the user for whom it calls, may have; both as in struct rpc_call. */
 const char *rpc_error_text_node(const struct rpc_server *server, const struct rpc_row *row, int64_t node,
-				const char *name, char *out_text, size_t n_text);
+				int64_t node_user, const char *name, char *out_text, size_t n_text);
 /* Error text for a call that this peer may not make; returns the hint. */
 const char *rpc_error_text_peer(const struct rpc_row *row, const struct rpc_peer *peer, char *out_text, size_t n_text);
 

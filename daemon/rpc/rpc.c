@@ -59,6 +59,7 @@ enum status rpc_server_new(const struct rpc_config *config, struct rpc_server **
 	set_defaults(&server->config);
 	server->calls.most = server->config.max_calls;
 	server->of_nodes.most = server->config.max_calls / 2;
+	server->links.most = server->of_node_users.most = SIZE_MAX;
 	server->held.most = server->config.max_held_bytes;
 	server->queued.most = server->config.max_queued_all;
 	server->overflow_users.most = SIZE_MAX;
@@ -92,7 +93,9 @@ void rpc_server_free(struct rpc_server *server)
 	free(server->slots);
 	free(server->peers);
 	rpc_quota_fini(&server->calls);
+	rpc_quota_fini(&server->links);
 	rpc_quota_fini(&server->of_nodes);
+	rpc_quota_fini(&server->of_node_users);
 	rpc_quota_fini(&server->held);
 	rpc_quota_fini(&server->queued);
 	rpc_quota_fini(&server->overflow_users);

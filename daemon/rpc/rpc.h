@@ -98,9 +98,9 @@ struct rpc_peer {
 
 struct rpc_config {
 	void *loop; /* uv_loop_t * */
-	/* live calls, a quota as in rpc/quota.h, at most 64 for unauthenticated clients; half of them, which is a quota
-	 * of its own, for nodes with certificates and those for whom they call. More are refused: RESOURCE_EXHAUSTED.
-	 * 0 = 16384 */
+	/* live calls, a quota as in rpc/quota.h, at most 64 for unauthenticated clients. Those that nodes with
+	 * certificates pass on are half of them at most, which is a quota of its own, with one in it of each node's
+	 * users; and a node has 8 links. More are refused: RESOURCE_EXHAUSTED. 0 = 16384 */
 	unsigned max_calls;
 	unsigned max_streams;	 /* per connection; more wait in the client. 0 = 1024 */
 	size_t max_queued_bytes; /* per call, in rpc_send's queue. 0 = 8 MiB */

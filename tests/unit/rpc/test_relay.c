@@ -347,85 +347,6 @@ START_TEST(others_speak_for_nobody)
 }
 END_TEST
 
-/* ---- how many ---- */
-
-static unsigned n_ended;
-static char last_text[256];
-
-static void on_link_ended(void *context, enum status st, const char *text)
-{
-	if (st != ST_RESOURCE_EXHAUSTED)
-		return; /* with its server */
-	snprintf(last_text, sizeof(last_text), "%s", text);
-	n_ended++;
-}
-
-static unsigned n_opened;
-
-static bool all_taken_or_refused(void)
-{
-	return at_hub.messages + n_ended == n_opened;
-}
-
-/* One more link, which is left open. */
-static void one_more(struct rpc_upstream *from)
-{
-	const struct rpc_outgoing_ends ends = { .ended = on_link_ended };
-	Gacc__Internal__V1__PeerMessage message = GACC__INTERNAL__V1__PEER_MESSAGE__INIT;
-	Gacc__Internal__V1__Carried carried = GACC__INTERNAL__V1__CARRIED__INIT;
-	struct rpc_outgoing *stream;
-	message.carried = &carried;
-	ck_assert_int_eq(rpc_outgoing_open(from, PEER, "Link", QUEUE, &ends, &stream), ST_OK);
-	ck_assert_int_eq(rpc_outgoing_send(stream, &message.base), ST_OK);
-	rpc_outgoing_recv(stream);
-	n_opened++;
-	run_until(all_taken_or_refused);
-}
-
-static bool links_of_a_are_over(void)
-{
-	return at_hub.ends == 4;
-}
-
-/* A node names its users, but what they all have open is the node's, and leaves room for other nodes and users. */
-START_TEST(a_node_may_not_have_all_calls)
-{
-	struct rpc_upstream *of_a;
-	hub_max_calls = 16;
-	certify_all();
-	certify("b", "URI:spiffe://lab/node/b");
-	set_up_with("hub");
-	dial_as("a", NULL);
-	of_a = upstream;
-	rpc_server_set_relay(node, of_a);
-	listen_for_users(node, USER, target);
-	ck_assert_int_eq(rpc_channel_open(&(struct rpc_channel_options){ .target = target }, &channel), ST_OK);
-	for (int i = 0; i < 6; i++)
-		one_more(of_a);
-	ck_assert_uint_eq(at_hub.messages, 4); /* half of the nodes' half */
-	ck_assert_uint_eq(n_ended, 2);
-	ck_assert_ptr_nonnull(strstr(last_text, "4 calls of nodes are open, 4 of them of node a;"));
-	struct rpc_failure f = flushed(1, 20 * SECONDS).failure;
-	ck_assert_int_eq(f.status, ST_RESOURCE_EXHAUSTED);
-	ck_assert_ptr_nonnull(strstr(f.message, "of node a"));
-	upstream = NULL;
-	dial_as("b", NULL);
-	one_more(upstream);
-	ck_assert_uint_eq(at_hub.messages, 5);
-	rpc_server_set_relay(node, upstream);
-	ck_assert_int_eq(flushed(1, 20 * SECONDS).failure.status, ST_OK);
-	rpc_server_set_relay(node, NULL);
-	rpc_upstream_free(of_a);
-	run_until(links_of_a_are_over);
-	dial_as("a", NULL);
-	one_more(upstream);
-	ck_assert_uint_eq(at_hub.messages, 6);
-	rpc_channel_close(channel);
-	tear_down();
-	hub_max_calls = 0;
-}
-END_TEST
-
 int main(void)
 {
 	Suite *suite = suite_create("relay");
@@ -452,7 +373,6 @@ int main(void)
 	tcase_add_test(users, a_node_speaks_for_its_users);
 	tcase_add_test(users, others_speak_for_nobody);
 	tcase_add_test(users, no_way_to_the_hub);
-	tcase_add_test(users, a_node_may_not_have_all_calls);
 	suite_add_tcase(suite, users);
 	return suite_run(suite);
 }
