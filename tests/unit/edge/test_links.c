@@ -76,7 +76,12 @@ static struct prepared *prepare(void)
 static void setup(void)
 {
 	static const struct part_ports elsewhere = { .reply = on_reply, .report = on_report, .event = on_event };
+	static char kernels[] = "auto", name[] = "a";
+	static struct conf conf;
 	log_init("test", LOG_TEXT, LOG_INFO);
+	conf.engine.kernels = kernels;
+	conf.node.name = name;
+	d.node.conf = &conf;
 	d.node.incarnation = d.term = 1;
 	d.posted_tail = &d.posted;
 	ck_assert_int_eq(uv_loop_init(&d.node.loop), 0);
