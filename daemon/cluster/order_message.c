@@ -13,6 +13,8 @@
 #include <string.h>
 
 #define ORDER_FIELDS(X)                                                                                                \
+	X(uuid_high)                                                                                                   \
+	X(uuid_low)                                                                                                    \
 	X(job_id)                                                                                                      \
 	X(epoch)                                                                                                       \
 	X(term) X(window) X(number) X(attempt) X(norms) X(run) X(paused) X(armed) X(comm) X(join_ms) X(fill_part)

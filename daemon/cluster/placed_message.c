@@ -11,7 +11,7 @@
 #include <stdio.h>
 
 #define PLACED_FIELDS(X) X(job_id) X(epoch) X(part) X(refused) X(save_bytes) X(carry_bytes)
-#define DROP_FIELDS(X) X(job_id) X(epoch) X(part)
+#define DROP_FIELDS(X) X(job_id) X(epoch) X(part) X(uuid_high) X(uuid_low)
 
 void *placed_pack(const struct placed *p, size_t *out_n)
 {

@@ -28,6 +28,7 @@ struct placed {
 
 struct drop {
 	uint64_t job_id, epoch;
+	uint64_t uuid_high, uuid_low; /* as in struct order */
 	uint32_t part;
 };
 

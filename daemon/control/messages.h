@@ -181,6 +181,8 @@ struct late_rank {
 /* To the node of one part; all parts get the same. A report of an epoch before this one is answered with it. */
 struct order {
 	uint64_t job_id, epoch, term, window;
+	uint64_t uuid_high,
+		uuid_low; /* of the job; between gaccds, which may have different jobs with an id. 0: not said */
 	/* counts what this coordinator has wanted: repeated until a report says that it was taken */
 	uint64_t number;
 	enum want want;

@@ -12,6 +12,7 @@
 #include "edge/hosted_journal.h"
 #include "edge/hosted_nodes.h"
 #include "edge/hosted_norms.h"
+#include "edge/node_facts.h"
 #include "edge/placing.h"
 #include "edge/submitting.h"
 #include "gacc/v1/common.pb-c.h"
@@ -27,17 +28,17 @@ static void on_event(void *ctx, uint64_t job, bool warning, const char *reason, 
 
 /* Of another part; or of a part that has taken orders of a later coordinator, which Hello would have said: believed, it
  * would end this coordinator's work on the job in silence. */
-static bool is_credible(const struct hosted *h, const struct link_message *m, const struct report *r)
+static bool is_credible(const struct daemon *d, const struct link_message *m, const struct report *r)
 {
 	char why[120];
 	if (r->part != m->part) {
 		links_refuse(m, "Report.part is another one");
 		return false;
 	}
-	if (r->term <= h->d->term)
+	if (r->term <= d->term)
 		return true;
 	snprintf(why, sizeof(why), "Report.term is %llu, and this coordinator has %llu", (unsigned long long)r->term,
-		 (unsigned long long)h->d->term);
+		 (unsigned long long)d->term);
 	links_refuse(m, why);
 	return false;
 }
@@ -59,7 +60,7 @@ void hosted_take_report(struct daemon *d, const struct link_message *m)
 		links_refuse(m, why);
 		return;
 	}
-	if (is_credible(h, m, &r)) {
+	if (is_credible(d, m, &r)) {
 		placing_answered(h, r.part);
 		coord_on_report(h->coord, &r, daemon_now(d));
 	}
@@ -191,7 +192,9 @@ static void on_order(void *ctx, uint32_t part, const struct order *o)
 		return; /* nobody has it */
 	if (o->run && o->want != WANT_END && !params_are_durable(h))
 		return; /* sent again when they are */
-	links_send_order(h->d, h->part[part].node, part, o);
+	struct order whole = *o;
+	node_uuid_halves(h->uuid, &whole.uuid_high, &whole.uuid_low);
+	links_send_order(h->d, h->part[part].node, part, &whole);
 }
 
 static void on_board(void *ctx, uint32_t part, const struct part_board *b)

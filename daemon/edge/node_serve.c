@@ -90,6 +90,7 @@ static void send_end(struct served *s, const struct hosted *h, const struct part
 			   .window = p->window,
 			   .number = INT64_MAX, /* after all orders of this term */
 			   .want = WANT_END };
+	node_uuid_halves(h->uuid, &o.uuid_high, &o.uuid_low);
 	o.end_status = state == JOB_COMPLETED ? ST_OK : state == JOB_CANCELLED ? ST_CANCELLED : ST_JOB_ENDED;
 	snprintf(o.end_reason, sizeof(o.end_reason), "%s", reason);
 	size_t n = 0;
@@ -125,7 +126,11 @@ static void drop_strange(struct served *s, const struct peer_hello *hello)
 			continue;
 		if (hosted_ended(h))
 			send_end(s, h, p);
-		const struct drop drop = { .job_id = p->job_id, .epoch = p->epoch, .part = p->part };
+		const struct drop drop = { .job_id = p->job_id,
+					   .epoch = p->epoch,
+					   .part = p->part,
+					   .uuid_high = p->uuid_high,
+					   .uuid_low = p->uuid_low };
 		size_t n = 0;
 		void *bytes = drop_pack(&drop, &n);
 		peer_link_post(&s->link, LINK_DROP, p->job_id, p->part, bytes, n, NULL);

@@ -37,6 +37,10 @@ void part_take_order(struct daemon *d, const struct link_message *m)
 		links_refuse(m, why);
 		return;
 	}
+	if (!part_record_is_of(p->uuid, o.order.uuid_high, o.order.uuid_low)) {
+		links_refuse(m, "Order.uuid is another job's, which has this id elsewhere");
+		return;
+	}
 	if (o.order.run && o.order.want != WANT_END && !part_record_has_begun(p))
 		return; /* it is repeated */
 	part_on_order(p, &o.order);

@@ -4,6 +4,7 @@
 #include "edge/part_record.h"
 
 #include "base/log.h"
+#include "edge/node_facts.h"
 #include "runtime/stored.h"
 
 #include <stdio.h>
@@ -94,6 +95,13 @@ const uint8_t *part_record_uuid(const struct daemon *d, uint64_t job)
 	while (r && r->job != job)
 		r = r->next;
 	return r ? r->uuid : p && p->away ? p->uuid : NULL;
+}
+
+bool part_record_is_of(const uint8_t uuid[16], uint64_t high, uint64_t low)
+{
+	uint64_t own_high, own_low;
+	node_uuid_halves(uuid, &own_high, &own_low);
+	return (!high && !low) || (high == own_high && low == own_low);
 }
 
 /* ---- set aside ---- */

@@ -42,6 +42,8 @@ void part_record_give_up(struct daemon *, struct part_record *);
 
 /* The uuid of a job of which this node has a record or a part; NULL: of none. */
 const uint8_t *part_record_uuid(const struct daemon *, uint64_t job);
+/* Whether a message that says this uuid, in halves, is about the job that has `uuid`. One that says none is. */
+bool part_record_is_of(const uint8_t uuid[16], uint64_t high, uint64_t low);
 
 /* ---- of a part ---- */
 /* Writes the record of a placement, which is held: cb(arg, outcome) follows, if this is ST_OK. ST_NO_MEMORY. */

@@ -22,6 +22,13 @@
 
 /* ---- their end ---- */
 
+/* This node may have a part of another job with this id, which another coordinator had given to it. */
+static bool is_ours(const struct daemon *d, uint64_t job, const struct drop *drop)
+{
+	const uint8_t *uuid = part_record_uuid(d, job);
+	return !uuid || part_record_is_of(uuid, drop->uuid_high, drop->uuid_low);
+}
+
 void parts_take_drop(struct daemon *d, const struct link_message *m)
 {
 	struct drop drop;
@@ -31,6 +38,10 @@ void parts_take_drop(struct daemon *d, const struct link_message *m)
 		links_refuse(m, why);
 	if (st)
 		return;
+	if (!is_ours(d, m->job, &drop)) {
+		links_refuse(m, "Drop.uuid is another job's, which has this id elsewhere");
+		return;
+	}
 	parts_forget_arriving(d, m->job, m->part);
 	struct part *p = part_find(&d->node, m->job, m->part);
 	if (p && drop.job_id == m->job && job_part(p->job)->epoch <= drop.epoch)

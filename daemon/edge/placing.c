@@ -8,6 +8,7 @@
 #include "cluster/placement_message.h"
 #include "edge/hosted_nodes.h"
 #include "edge/links.h"
+#include "edge/node_facts.h"
 #include "proto/utf8.h"
 
 #include <stdlib.h>
@@ -246,6 +247,7 @@ void placing_refused(struct hosted *h, uint32_t part, enum status st, const char
 void placing_drop(struct hosted *h)
 {
 	struct drop drop = { .job_id = h->id, .epoch = coord_epoch(h->coord) };
+	node_uuid_halves(h->uuid, &drop.uuid_high, &drop.uuid_low);
 	forget_all(&h->place);
 	for (drop.part = 0; drop.part < h->n_parts; drop.part++) {
 		size_t n = 0;

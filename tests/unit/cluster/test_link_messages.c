@@ -92,7 +92,7 @@ static void expect_same(const struct report *a, const struct report *b)
 _Static_assert(sizeof(struct rank_progress) == 80, "compared above");
 _Static_assert(sizeof(struct report) == 912 + 2 * REPORT_TEXT, "compared above");
 _Static_assert(sizeof(struct late_rank) == 40, "compared below");
-_Static_assert(sizeof(struct order) == 664, "compared below");
+_Static_assert(sizeof(struct order) == 680, "compared below");
 
 static struct order full_order(const struct late_rank *late, uint32_t n_late)
 {
@@ -101,6 +101,8 @@ static struct order full_order(const struct late_rank *late, uint32_t n_late)
 			   .term = 103,
 			   .window = 104,
 			   .number = 105,
+			   .uuid_high = 108,
+			   .uuid_low = 110,
 			   .want = WANT_COMMIT,
 			   .attempt = 106,
 			   .norms = true,
@@ -336,7 +338,7 @@ static void expect_same_order(const struct order *a, const struct order *b)
 #define SAME(field) ck_assert_msg(!memcmp(&a->field, &b->field, sizeof(a->field)), "%s", #field)
 	SAME(job_id), SAME(epoch), SAME(term), SAME(window), SAME(number), SAME(want), SAME(attempt), SAME(norms);
 	SAME(run), SAME(end_status), SAME(end_reason), SAME(n_late), SAME(paused), SAME(armed), SAME(commit);
-	SAME(comm), SAME(join_ms), SAME(fill_part);
+	SAME(comm), SAME(join_ms), SAME(fill_part), SAME(uuid_high), SAME(uuid_low);
 	for (uint32_t i = 0; i < a->n_late; i++) {
 		SAME(late[i].rank), SAME(late[i].counted), SAME(late[i].micro_size), SAME(late[i].pid);
 		SAME(late[i].waiting_ns), SAME(late[i].attached), SAME(late[i].lost), SAME(late[i].known);

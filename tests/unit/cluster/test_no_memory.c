@@ -174,7 +174,7 @@ static enum status read_placed(const void *bytes, size_t n, char *why)
 
 static void *pack_drop(size_t *n)
 {
-	return drop_pack(&(struct drop){ 1, 1, 0 }, n);
+	return drop_pack(&(struct drop){ .job_id = 1, .epoch = 1 }, n);
 }
 
 static enum status read_drop(const void *bytes, size_t n, char *why)

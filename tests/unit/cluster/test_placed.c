@@ -50,7 +50,7 @@ START_TEST(an_answer_comes_back)
 }
 END_TEST
 /* A member that is added and not compared above changes the size. */
-_Static_assert(sizeof(struct placed) == 368 && sizeof(struct drop) == 24, "compared above");
+_Static_assert(sizeof(struct placed) == 368 && sizeof(struct drop) == 40, "compared above");
 
 START_TEST(texts_are_mended)
 {
@@ -81,13 +81,14 @@ END_TEST
 
 START_TEST(a_drop_comes_back)
 {
-	const struct drop d = { .job_id = 101, .epoch = 102, .part = 3 }, none = { .job_id = 101, .part = 3 };
+	const struct drop d = { .job_id = 101, .epoch = 102, .uuid_high = 103, .uuid_low = 104, .part = 3 },
+			  none = { .job_id = 101, .part = 3 };
 	struct drop back;
 	char why[200] = "";
 	size_t n;
 	void *bytes = drop_pack(&d, &n);
 	ck_assert_int_eq(drop_unpack(bytes, n, &back, why, sizeof(why)), ST_OK);
-	ck_assert_mem_eq(&back.job_id, &d.job_id, 16);
+	ck_assert_mem_eq(&back.job_id, &d.job_id, 32);
 	ck_assert_uint_eq(back.part, 3);
 	free(bytes);
 	bytes = drop_pack(&none, &n);

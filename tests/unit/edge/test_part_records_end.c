@@ -3,8 +3,11 @@
  * written. */
 #include "record_rig.h"
 
+#include "cluster/order_message.h"
 #include "edge/hosted_life.h"
 #include "edge/links.h"
+#include "edge/node_facts.h"
+#include "edge/part_ports.h"
 #include "edge/part_record.h"
 #include "edge/parts.h"
 #include "edge/placing.h"
@@ -89,6 +92,36 @@ static void take_drop(void)
 	void *bytes = drop_pack(&drop, &n);
 	take(LINK_DROP, bytes, n);
 }
+
+/* This node has had another coordinator before, whose job has the same id: its part stays, with all that it has
+ * counted, and takes no orders from here. */
+START_TEST(another_coordinators_part_of_the_same_id)
+{
+	struct drop drop = { .job_id = JOB, .epoch = 1, .uuid_high = 1 };
+	struct order over = { .job_id = JOB,
+			      .epoch = 1,
+			      .term = d.term + 1,
+			      .uuid_low = 1,
+			      .number = 1000,
+			      .want = WANT_END,
+			      .end_reason = "it is over" };
+	size_t n;
+	run_job();
+	void *bytes = order_pack(&over, &n);
+	const struct link_message order = { LINK_ORDER, JOB, 0, bytes, n, NULL, true, 0 };
+	part_take_order(&other, &order);
+	free(bytes);
+	bytes = drop_pack(&drop, &n);
+	take(LINK_DROP, bytes, n);
+	turns(3);
+	ck_assert(there() && !there()->dropped && !job_ended(there()->job));
+	ck_assert_uint_le(job_term(there()->job), d.term);
+	node_uuid_halves(job->uuid, &drop.uuid_high, &drop.uuid_low);
+	bytes = drop_pack(&drop, &n);
+	take(LINK_DROP, bytes, n);
+	UNTIL(!there());
+}
+END_TEST
 
 /* While its record is written; and the coordinator wants it again at once. */
 START_TEST(a_part_that_is_dropped_before_it_is_made)
@@ -311,6 +344,7 @@ Suite *part_records_end_suite(void)
 	tcase_add_test(t, the_record_goes_before_the_memory);
 	tcase_add_test(t, a_part_that_is_dropped);
 	tcase_add_test(t, death_between_the_records_end_and_the_memorys);
+	tcase_add_test(t, another_coordinators_part_of_the_same_id);
 	tcase_add_loop_test(t, a_part_that_is_dropped_before_it_is_made, 0, 2);
 	tcase_add_test(t, a_record_that_cannot_be_read);
 	tcase_add_test(t, a_part_that_is_aside_is_dropped);
