@@ -15,6 +15,7 @@
 #include "cluster/save_message.h"
 #include "cluster/tensors_message.h"
 #include "cluster/view_record.h"
+#include "coll/board.h"
 #include "gacc/internal/v1/peer.pb-c.h"
 #include "gacc/v1/job.pb-c.h"
 #include "proto/bytes.h"
@@ -246,6 +247,92 @@ static void try_board(const void *bytes, size_t n)
 	board_release(&again);
 }
 
+/* What one communicator's board must know, by the table in coll/board.h. */
+struct known {
+	bool open;
+	uint32_t parts, n_put;
+	struct {
+		const uint8_t *bytes; /* NULL: no address */
+		uint64_t life;
+		size_t n;
+	} put[COLL_MAX_PARTS];
+};
+
+static enum status expect_put(const struct known *k, uint32_t i, uint64_t life, const uint8_t *bytes, size_t n)
+{
+	if (!k->open)
+		return ST_STALE_ATTEMPT;
+	if (i >= k->parts || !life || !n)
+		return ST_INVALID_ARGUMENT;
+	if (!k->put[i].bytes)
+		return ST_OK;
+	if (k->put[i].life != life)
+		return ST_ALREADY_EXISTS;
+	return k->put[i].n == n && !memcmp(k->put[i].bytes, bytes, n) ? ST_OK : ST_MALFORMED;
+}
+
+static void put_address(struct board *b, const struct coll_id *id, struct known *k, uint32_t i, uint64_t life,
+			const uint8_t *bytes, size_t n)
+{
+	const enum status st = expect_put(k, i, life, bytes, n);
+	must(board_put(b, id, i, life, bytes, n) == st);
+	if (st || k->put[i].bytes)
+		return;
+	k->put[i].bytes = bytes;
+	k->put[i].life = life;
+	k->put[i].n = n;
+	k->n_put++;
+}
+
+static void look_at_board(const struct board *b, const struct coll_id *id, const struct known *k)
+{
+	uint32_t missing[COLL_MAX_PARTS], n = 0;
+	const bool complete = k->open && k->n_put == k->parts;
+	const struct coll_address *all = board_addresses(b, id, &n);
+	must(board_state(b, id) == (!k->open ? BOARD_NONE : complete ? BOARD_COMPLETE : BOARD_COLLECTING));
+	must(!all == !complete && (!complete || n == k->parts));
+	for (uint32_t i = 0; i < n && complete; i++)
+		must(all[i].life == k->put[i].life && all[i].n_blob == k->put[i].n &&
+		     !memcmp(all[i].blob, k->put[i].bytes, all[i].n_blob));
+	if (k->open)
+		must(board_missing(b, id, missing) == k->parts - k->n_put);
+}
+
+/* Four communicators of one job: each four bytes say what is done with which, of which part and life, and with how many
+ * bytes, which follow. */
+static void try_boards(const void *bytes, size_t n)
+{
+	enum { COMMUNICATORS = 4 };
+	struct known known[COMMUNICATORS] = { 0 };
+	struct board *b = board_new();
+	const uint8_t *at = bytes, *end = at + n;
+	must(b);
+	while (end - at >= 4) {
+		const uint32_t which = at[0] >> 2 & 3, what = at[0] & 3, part_of = at[1];
+		const struct coll_id id = { 7, 1, 3, which + 1 };
+		struct known *k = &known[which];
+		const uint64_t life = at[2];
+		size_t length = at[3];
+		at += 4;
+		length = length < (size_t)(end - at) ? length : (size_t)(end - at);
+		if (what == 0) {
+			const bool ok = part_of && part_of <= COLL_MAX_PARTS && (!k->open || k->parts == part_of);
+			must(board_open(b, &id, part_of) == (ok ? ST_OK : ST_INVALID_ARGUMENT));
+			k->parts = ok ? part_of : k->parts;
+			k->open = k->open || ok;
+		} else if (what == 1) {
+			put_address(b, &id, k, part_of, life, at, length);
+		} else if (what == 2) {
+			board_purge(b, &id);
+			memset(known, 0, which * sizeof(*known)); /* older ones only */
+		}
+		for (uint32_t i = 0; i < COMMUNICATORS; i++)
+			look_at_board(b, &(struct coll_id){ 7, 1, 3, i + 1 }, &known[i]);
+		at += length;
+	}
+	board_free(b);
+}
+
 static void try_frame(struct peer_assembly *a, const struct peer_carried *c)
 {
 	struct link_message whole;
@@ -270,7 +357,7 @@ static void try_peer(const Gacc__Internal__V1__PeerMessage *m, struct peer_assem
 	must(!peer_message_read(made, &again, why, sizeof(why)) && again.kind == p.kind);
 	if (p.kind == PEER_HELLO)
 		must(node_name_ok(p.hello.facts.node, strlen(p.hello.facts.node)) &&
-		     again.hello.n_held == p.hello.n_held &&
+		     again.hello.n_held == p.hello.n_held && p.hello.facts.kernels_revision &&
 		     !memcmp(p.hello.facts.boot_id, again.hello.facts.boot_id, sizeof(p.hello.facts.boot_id)));
 	if (p.kind == PEER_CARRIED)
 		try_frame(a, &p.carried);
@@ -304,7 +391,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 							       try_report, try_order,  try_placement, try_placed,
 							       try_drop,   try_event,  try_set,	      try_kept,
 							       try_save,   try_saved,  try_part_view, try_ledger,
-							       try_blob,   try_board,  try_peers };
+							       try_blob,   try_board,  try_peers,     try_boards };
 	*why = '\0';
 	if (n && data[0] < sizeof(kinds) / sizeof(*kinds))
 		kinds[data[0]](data + 1, n - 1);

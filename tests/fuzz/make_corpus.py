@@ -74,6 +74,11 @@ def link():
     return hello + one(welcome={"lease_ms": 15000}) + one(carried={"rest": 0}) + one(beat={}) + frames
 
 
+def boards():
+    """As fuzz_cluster.c reads it: a communicator of two parts is opened, becomes complete, and is purged by the next one."""
+    return b"\0\2\0\0" + b"\1\0\5\3abc" + b"\1\1\6\2de" + b"\1\1\6\2de" + b"\1\1\7\2de" + b"\4\2\0\0" + b"\6\0\0\0" + b"\5\0\5\3abc"
+
+
 def mailbox():
     """Inputs as fuzz_mailbox.c reads them: 600 tensors; write, repair, a turn in which all or none is answered, a restart."""
     def write(at, data):
@@ -112,6 +117,7 @@ def main():
         packed = fill(message_factory.MessageFactory().GetPrototype(t)()).SerializeToString()
         (CORPUS / "cluster" / name).write_bytes(bytes([number]) + (RECORD if name.endswith("Record") else b"") + packed)
     (CORPUS / "cluster" / "PeerMessage").write_bytes(bytes([len(CLUSTER)]) + link())
+    (CORPUS / "cluster" / "Board").write_bytes(bytes([len(CLUSTER) + 1]) + boards())
     for name, seed in mailbox():
         (CORPUS / "mailbox" / name).write_bytes(seed)
     for name in ATTACH:

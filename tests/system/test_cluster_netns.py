@@ -3,6 +3,7 @@
 import contextlib
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import types
@@ -20,10 +21,29 @@ def ip(*words):
     return subprocess.run(["ip", *words], check=True, text=True, capture_output=True, timeout=20).stdout
 
 
-def ours(what="netns"):
-    """Namespaces and interfaces of this machine that gaccctl may have made."""
-    words = {"netns": ("netns", "list"), "link": ("-o", "link")}[what]
-    return {line.split()[0 if what == "netns" else 1] for line in ip(*words).splitlines() if "gacc" in line or what == "link"}
+def links():
+    return ip("-o", "link")
+
+
+class Watched(Cli):
+    """gaccctl with an ip(8) that notes what it is told, so that this machine's other namespaces need not be looked at."""
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        self.said, wrapper = folder / "ip.log", folder / "bin/ip"
+        wrapper.parent.mkdir()
+        wrapper.write_text(f'#!/bin/sh\necho "$*" >> {self.said}\n[ ! -e {folder}/broken ] || case $* in $(cat {folder}/broken)) echo no room >&2; exit 1;; esac\n'
+                           f'exec {shutil.which("ip")} "$@"\n')
+        wrapper.chmod(0o755)
+        self.env["PATH"] = f"{wrapper.parent}:{self.env['PATH']}"
+
+    def made(self):
+        """Names of the namespaces that it has ever made."""
+        words = self.said.read_text().split("\n") if self.said.exists() else []
+        return {w.split()[2] for w in words if w.startswith("netns add ")}
+
+    def left(self):
+        return {name for name in self.made() if pathlib.Path("/run/netns", name).exists()}
 
 
 @pytest.fixture
@@ -32,11 +52,14 @@ def cli(folder):
         pytest.skip("only root may make network namespaces")
     if subprocess.run(["unshare", "-n", "true"], capture_output=True).returncode:
         pytest.skip("no network namespace can be made here, as in a container without CAP_SYS_ADMIN")
-    user, before = Cli(folder), (ours(), ours("link"))
+    user = Watched(folder)
     yield user
     if list(folder.glob("gacc-cluster-*")):
         user.run("cluster", "down")
-    assert (ours(), ours("link")) == before
+    left = user.left()
+    for name in left:
+        ip("netns", "delete", name)
+    assert not left
 
 
 def train(job, out, place):
@@ -51,12 +74,11 @@ def train(job, out, place):
 
 def test_a_job_over_two_namespaces(cli, folder):
     """Its parameters have the bits of one gaccd with two parts; links and engines use the addresses of the namespaces, links with certificates."""
-    before, links = ours(), ours("link")
+    before = links()
     cli.run("cluster", "up", *NODES)
     said, up = cli.err, cli.json("cluster", "status")
     cli.env["GACC_ENDPOINT"] = up["endpoint"]
-    made = ours() - before
-    assert len(made) == 3 and {n["netns"] for n in up["nodes"]} < made and ours("link") == links
+    assert len(cli.left()) == 3 and {n["netns"] for n in up["nodes"]} < cli.left() and links() == before
     assert all(n["netns"] in said for n in up["nodes"])
     nodes = cli.json("nodes")["nodes"]
     assert [(n["name"], n["state"], n["data_address"]) for n in nodes] == [("node0", "UP", "10.71.0.1"), ("node1", "UP", "10.71.0.2")]
@@ -73,61 +95,54 @@ def test_a_job_over_two_namespaces(cli, folder):
         one = train(d.submit({**spec(False, PARTS), "name": "one"}), d.dir, [d] * RANKS)
     assert len(over) == RANKS and set(over) == set(one) == {exact_result(PARTS)}
     cli.run("cluster", "down")
-    assert ours() == before and not list(folder.glob("gacc-cluster-*")) and not any(alive(n["pid"]) for n in up["nodes"])
+    assert not cli.left() and links() == before and not list(folder.glob("gacc-cluster-*")) and not any(alive(n["pid"]) for n in up["nodes"])
 
 
 def test_a_start_that_fails_leaves_no_namespace(cli, folder):
     program = folder / "gaccd"
     program.write_text(f"#!/bin/sh\ncase $* in *node-1*) echo this one fails; exit 3;; esac\nexec {build_dir()}/bin/gaccd \"$@\"\n")
     program.chmod(0o755)
-    before = ours()
     cli.run("cluster", "up", *NODES, "--gaccd", program, code=1)
     assert "node1 ended at once" in cli.err and "this one fails" in cli.err
-    assert ours() == before and not list(folder.glob("gacc-cluster-*"))
+    assert len(cli.made()) == 3 and not cli.left() and not list(folder.glob("gacc-cluster-*"))
 
 
 def test_what_ip_cannot_make_is_taken_back(cli, folder):
-    """The second namespace, by a program that stands for ip; the certificates are made before."""
-    wrapper, before = folder / "bin/ip", ours()
-    wrapper.parent.mkdir()
-    real = subprocess.run(["sh", "-c", "command -v ip"], text=True, capture_output=True).stdout.strip()
-    wrapper.write_text(f"#!/bin/sh\ncase $* in 'netns add '*-1) echo no room >&2; exit 1;; esac\nexec {real} \"$@\"\n")
-    wrapper.chmod(0o755)
-    cli.env["PATH"] = f"{wrapper.parent}:{cli.env['PATH']}"
+    """The second namespace; the certificates and the first one are there by then."""
+    (folder / "broken").write_text("netns add *-1")
     cli.run("cluster", "up", *NODES, code=1)
     assert "no room" in cli.err and "the network namespaces cannot be made; nothing of them is left" in cli.err
-    assert ours() == before and not list(folder.glob("gacc-cluster-*"))
+    assert len(cli.made()) == 3 and not cli.left() and not list(folder.glob("gacc-cluster-*"))
 
 
 @pytest.mark.parametrize("then", ["down", "up"])
 def test_namespaces_of_gaccds_that_died(cli, folder, then):
     """Also a namespace that somebody has removed meanwhile."""
-    before = ours()
     cli.run("cluster", "up", *NODES)
-    first = ours() - before
-    up = cli.json("cluster", "status")
+    first, up = cli.left(), cli.json("cluster", "status")
     for n in up["nodes"]:
         for pid in (n["pid"], *children(n["pid"])):
             os.kill(pid, signal.SIGKILL)
     wait_until("their death", lambda: not any(alive(n["pid"]) for n in up["nodes"]))
     ip("netns", "delete", up["nodes"][1]["netns"])
     cli.run("cluster", then, *(NODES if then == "up" else ()))
-    assert not ours() & first
+    assert len(first) == 3 and not cli.left() & first
     if then == "up":
-        assert len(ours() - before) == 3
+        assert len(cli.left()) == 3
         cli.run("cluster", "down")
 
 
 def test_a_namespace_of_that_name_is_not_touched(cli, folder):
     """cluster.json says which are ours; what is not six hexadecimal digits is nobody's."""
     (folder / "gacc-cluster-0").mkdir(mode=0o700)
-    ip("netns", "add", "gacc-x-0")
+    name = f"gacc-x{os.getpid()}-0"
+    ip("netns", "add", name)
     try:
-        (folder / "gacc-cluster-0/cluster.json").write_text('{"nodes": [{"pid": 0, "start": 0}, {"pid": 0, "start": 0}], "net": "x"}')
+        (folder / "gacc-cluster-0/cluster.json").write_text('{"nodes": [{"pid": 0, "start": 0}, {"pid": 0, "start": 0}], "net": "x%d"}' % os.getpid())
         cli.run("cluster", "down")
-        assert "gacc-x-0" in ours()
+        assert pathlib.Path("/run/netns", name).exists()
     finally:
-        ip("netns", "delete", "gacc-x-0")
+        ip("netns", "delete", name)
 
 
 def test_what_is_refused(folder):
