@@ -262,6 +262,16 @@ static void take_answer(struct hosted *h, const struct part_saved *is)
 		take_answers(h);
 }
 
+void saving_part_lost(struct hosted *h, uint32_t part)
+{
+	const struct saving *s = h->saving;
+	struct part_saved is = { .part = part, .status = ST_ENGINE_DOWN };
+	if (!s || !s->asked.number || part >= s->n_asked_parts || s->part[part].answered)
+		return;
+	snprintf(is.text, sizeof(is.text), "the gaccd of its node has started anew");
+	take_answer(h, &is);
+}
+
 void saving_take_saved(struct daemon *d, const struct link_message *m)
 {
 	struct hosted *h = hosted_of_message(d, m);

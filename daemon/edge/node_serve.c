@@ -9,6 +9,7 @@
 #include "cluster/placed_message.h"
 #include "control/members.h"
 #include "edge/caller.h"
+#include "edge/checkpoints.h"
 #include "edge/hosted_nodes.h"
 #include "edge/node_facts.h"
 #include "edge/peer_link.h"
@@ -61,6 +62,8 @@ static struct served *served_new(struct rpc_call *call)
 static void link_anew(struct hosted *h, uint32_t part, uint64_t incarnation)
 {
 	struct hosted_part *p = &h->part[part];
+	if (p->seen && p->seen->view.incarnation && p->seen->view.incarnation != incarnation)
+		saving_part_lost(h, part);
 	if (p->seen && p->seen->view.incarnation > incarnation) {
 		coord_part_anew(h->coord, part);
 		p->seen->view.incarnation = p->ledger.incarnation = 0;

@@ -14,7 +14,7 @@ import time
 import pytest
 
 from cluster import Cluster
-from failpoint_job import PARTS, RANKS, WAYS, Control, Trainers, check_ledger, exact_result, spec
+from failpoint_job import PARTS, RANKS, STEPS, WAYS, Control, Trainers, check_ledger, exact_result, spec
 from harness import children, parent_and_state, wait_until
 from test_failpoints import (AFTER_THE_END, AT_FAILED_ATTEMPT, AT_OPERATORS_CALL, AT_RESTART, AT_STOP, AT_TICK, CASE_S, EXPECTED, LAUNCHED, LOADING, POINTS,
                              SAVING, Runner)
@@ -111,6 +111,26 @@ class NodesRunner(Runner):
         for data in results:
             check_ledger(data, False)
             assert data == exact_result(PARTS), "other bits than without faults"
+
+
+def test_a_node_starts_anew_while_its_engine_saves(tmp_path):
+    """The files that it had begun are not in the way of the next try."""
+    worker = Worker()
+    a, b = worker.cluster["a"], worker.cluster["b"]
+    worker.control["b"].do("arm engine_save_write_before sleep 3000 count 1")
+    job = a.submit({**spec(False, PARTS), "nodes": "b,a", "checkpoint": {"at_end": True, "dir": str(tmp_path / "saved")}})
+    trainers = Trainers(a, job, parts=PARTS, place=[b, b, a, a])
+    try:
+        wait_until("the engine writes", lambda: trainers.poll(None) or worker.hits("b")["engine_save_write_before"][1])
+        assert list((tmp_path / "saved").glob(".*.partial"))
+        b.kill_gaccd()
+        wait_until("the trainers", lambda: trainers.poll(None))
+        wait_until("the job's end", lambda: a.state(job) == "COMPLETED")
+        assert [k.applied_step for k in a.client.jobs.ListCheckpoints(job=str(job)).checkpoints if k.state == 2] == [STEPS]
+        assert not list((tmp_path / "saved").glob(".*.partial"))
+    finally:
+        trainers.kill()
+        worker.stop()
 
 
 @pytest.fixture(scope="module")

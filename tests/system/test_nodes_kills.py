@@ -99,7 +99,7 @@ class Campaign:
 
     def __init__(self, cluster, rng, kills):
         self.cluster, self.rng, self.until = cluster, rng, kills
-        self.did, self.stopped = dict.fromkeys(KINDS, 0), []
+        self.did, self.stopped, self.last_step = dict.fromkeys(KINDS, 0), [], 0
         for node in cluster.nodes.values():
             node.engines_killed = True
 
@@ -161,8 +161,8 @@ class Campaign:
         return self.look(ranks)
 
     def during(self, ranks):
-        """Until there are enough kills, or the job has not got much left to do."""
-        while self.n_kills < self.until and not self.pause(ranks):
+        """Until there are enough kills, or the job has not got much left to do: a checkpoint is tried twice, and not more often."""
+        while self.n_kills < self.until and not self.pause(ranks) and (self.steps(ranks.job) or 0) < self.last_step:
             for _ in range(2 if self.rng.random() < 0.3 else 1):  # the second one within a millisecond or two of the first
                 kind = self.rng.choices(list(KINDS), KINDS.values())[0]
                 self.did[kind] += self.one(kind, ranks)
@@ -176,6 +176,7 @@ class Campaign:
         if len(names) > 2 and self.rng.random() < 0.3:
             names.remove("a")  # it coordinates, and has no part
         parts, work = self.rng.randint(len(names), RANKS), self.rng.choice(WORKS)
+        self.last_step = work.steps - 2
         by_rpc = self.rng.choice([NOBODY, EVERYBODY, self.rng.getrandbits(RANKS)])
         place = [self.cluster.node_of_rank(r, RANKS, parts, names) for r in range(RANKS)]
         print(f"{work.name}, {parts} parts on {','.join(names)}, by RPC {by_rpc:x}")

@@ -182,6 +182,29 @@ START_TEST(an_engine_that_dies_is_tried_once_more)
 }
 END_TEST
 
+/* It has not heard of the wish, and would find the files that its engine of before had begun. */
+START_TEST(a_gaccd_that_started_anew_is_asked_once_more)
+{
+	run();
+	step();
+	ck_assert_int_eq(kill((pid_t)engine_proc_pid(there()->engine.proc), SIGSTOP), 0);
+	ck_assert_int_eq(saving_request(job, request, false), ST_OK);
+	UNTIL(there()->save && there()->save->state == PART_SAVE_WRITING);
+	seen.lost[LINK_SAVED] = true;
+	kill_engine();
+	UNTIL(seen.n[LINK_SAVED] == 1);
+	seen.lost[LINK_SAVED] = false;
+	saving_part_lost(job, 1); /* there is no such part */
+	saving_part_lost(job, 0);
+	UNTIL(SAVED(SAVED_COMPLETE));
+	ck_assert_uint_eq(seen.n[LINK_SAVE], 2);
+	saving_part_lost(job, 0); /* nothing is asked for */
+	for (int i = 0; i < 5; i++)
+		pair_turn(time(NULL) + 1, "");
+	ck_assert(seen.n[LINK_SAVE] == 2 && SAVED(SAVED_COMPLETE));
+}
+END_TEST
+
 /* The node has lost the part: nobody waits for it. */
 START_TEST(a_part_that_is_gone_fails_the_checkpoint)
 {
@@ -331,6 +354,7 @@ Suite *saving_suite(void)
 	tcase_add_loop_test(t, it_is_asked_for_until_it_is_answered, 0, 2);
 	tcase_add_test(t, a_wish_that_comes_too_late_is_asked_for_again);
 	tcase_add_loop_test(t, an_engine_that_dies_is_tried_once_more, 0, 2);
+	tcase_add_test(t, a_gaccd_that_started_anew_is_asked_once_more);
 	tcase_add_test(t, a_part_that_is_gone_fails_the_checkpoint);
 	tcase_add_loop_test(t, wrong_answers_are_not_taken, 0, 2);
 	tcase_add_test(t, a_wish_that_cannot_be_read_is_dropped);
