@@ -113,8 +113,8 @@ class NodesRunner(Runner):
             assert data == exact_result(PARTS), "other bits than without faults"
 
 
-def test_a_node_starts_anew_while_its_engine_saves(tmp_path):
-    """The files that it had begun are not in the way of the next try."""
+def test_gaccd_and_engine_of_a_node_die_while_it_saves(tmp_path):
+    """The files that were begun are not in the way of the next try. The engine dies first, and nobody hears of it."""
     worker = Worker()
     a, b = worker.cluster["a"], worker.cluster["b"]
     worker.control["b"].do("arm engine_save_write_before sleep 3000 count 1")
@@ -123,6 +123,10 @@ def test_a_node_starts_anew_while_its_engine_saves(tmp_path):
     try:
         wait_until("the engine writes", lambda: trainers.poll(None) or worker.hits("b")["engine_save_write_before"][1])
         assert list((tmp_path / "saved").glob(".*.partial"))
+        engine, = b.engine_pids()
+        b.engines_killed = True
+        os.kill(b.pid, signal.SIGSTOP)
+        os.kill(engine, signal.SIGKILL)
         b.kill_gaccd()
         wait_until("the trainers", lambda: trainers.poll(None))
         wait_until("the job's end", lambda: a.state(job) == "COMPLETED")
