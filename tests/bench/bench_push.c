@@ -10,10 +10,12 @@
  * figure is the block's median (and its 99th percentile). C7: a whole window of one micro-batch, push and wait, both
  * ways, against two such calls and one fdatasync of a page beside gaccd's journal; and that of a job of several parts
  * with a rank each (C7n), whose engines exchange their sums, against the same and against that with two calls more: a
- * round trip for each of its two phases, vote and commit. All unless one is named.
+ * round trip for each of its two phases, vote and commit; of parts on one gaccd, and on a gaccd each. All unless one is
+ * named.
  */
 #include "bare.h"
 #include "bench.h"
+#include "cluster.h"
 #include "echo.h"
 #include "trainer.h"
 
@@ -91,9 +93,9 @@ static void put(struct bench_row *row, double ours, double limit, double ours_cp
 	row->foreign[i] = foreign;
 }
 
-static struct bench_group group_of(const struct bench_daemon *daemon, const struct bare *bare)
+static struct bench_group group_of(const struct cluster *nodes, const struct bare *bare)
 {
-	struct bench_group group = bench_daemon_group(daemon);
+	struct bench_group group = cluster_group(nodes);
 	group.pid[group.n++] = bare->server;
 	group.pid[group.n++] = bare->client;
 	for (int i = ECHO_BELL; i <= ECHO_RECORD; i++)
@@ -164,7 +166,7 @@ static void print_push(const struct bench_row *p50, const struct bench_row *p99,
 	bench_row_print(cpu);
 }
 
-static void measure_push(const struct bench_daemon *daemon, struct bare *bare)
+static void measure_push(const struct cluster *at, struct bare *bare)
 {
 	static struct box_rows rows[ECHO_RECORD + 1];
 	struct bench_row p50 = row("C4", "push by RPC, 1024 floats, p50", "bare unary call", 2),
@@ -172,9 +174,9 @@ static void measure_push(const struct bench_daemon *daemon, struct bare *bare)
 			 cpu = row("C4", "CPU of a push through a mailbox, all processes", "of one by RPC", 0.3);
 	struct trainer rpc, box;
 	make_box_rows(rows);
-	open_job(&rpc, daemon, "push-rpc", false, calls);
-	open_job(&box, daemon, "push-box", true, calls);
-	struct bench_group group = group_of(daemon, bare);
+	open_job(&rpc, &at->node[0], "push-rpc", false, calls);
+	open_job(&box, &at->node[0], "push-box", true, calls);
+	struct bench_group group = group_of(at, bare);
 	time_bare(&group, bare);
 	time_window(&group, &rpc);
 	time_window(&group, &box);
@@ -243,47 +245,42 @@ static void call_step(void *arg)
 	trainer_need(t, gacc_wait(t->job, -1, NULL));
 }
 
-/* A job of several parts: a rank of each, both in this process. */
+/* A job of several parts: a rank of each, all in this process. */
 struct divided {
 	int n;
 	struct trainer rank[MAX_PARTS];
-	struct trainer_options options[MAX_PARTS];
 };
 
-struct opening {
-	struct trainer *trainer;
-	const struct trainer_options *options;
-};
-
-static void *open_rank(void *arg)
+static void *start_rank(void *trainer)
 {
-	const struct opening *o = arg;
-	trainer_open(o->trainer, o->options);
+	trainer_start(trainer);
 	return NULL;
 }
 
-/* At the same time: the job begins when all parts have a rank. */
-static void open_divided(struct divided *d, const struct bench_daemon *daemon, int n)
+/* n parts on the first n_nodes nodes. The first rank makes the job, and all start at the same time: the job begins when
+ * all parts have a rank. */
+static void open_divided(struct divided *d, const struct cluster *at, int n, int n_nodes)
 {
-	static const char *const names[] = { [2] = "commit-2", [4] = "commit-4" };
 	pthread_t thread[MAX_PARTS];
-	struct opening opening[MAX_PARTS];
+	char name[32], nodes[] = "a,b,c,d";
+	nodes[2 * n_nodes - 1] = '\0';
+	snprintf(name, sizeof(name), "commit-%d-%d", n, n_nodes);
 	setenv("GACC_MAILBOX", "1", 1);
 	*d = (struct divided){ .n = n };
-	for (int i = 0; i < n; i++) {
-		d->options[i] = (struct trainer_options){ .endpoint = daemon->endpoint,
-							  .name = names[n],
-							  .optimizer = "sgd",
-							  .rank = i,
-							  .ranks = n,
-							  .parts = n,
-							  .micro_size = 1,
-							  .n_elements = ELEMENTS,
-							  .n_tensors = 1 };
-		opening[i] = (struct opening){ &d->rank[i], &d->options[i] };
-		if (pthread_create(&thread[i], NULL, open_rank, &opening[i]))
+	for (int i = 0; i < n; i++)
+		trainer_attach(&d->rank[i], &(struct trainer_options){ .endpoint = at->node[i * n_nodes / n].endpoint,
+								       .name = name,
+								       .optimizer = "sgd",
+								       .rank = i,
+								       .ranks = n,
+								       .parts = n,
+								       .nodes = n_nodes > 1 ? nodes : NULL,
+								       .micro_size = 1,
+								       .n_elements = ELEMENTS,
+								       .n_tensors = 1 });
+	for (int i = 0; i < n; i++)
+		if (pthread_create(&thread[i], NULL, start_rank, &d->rank[i]))
 			bench_die("no thread");
-	}
 	for (int i = 0; i < n; i++)
 		pthread_join(thread[i], NULL);
 }
@@ -297,15 +294,16 @@ static void call_divided_step(void *arg)
 		trainer_need(&d->rank[i], gacc_wait(d->rank[i].job, -1, NULL));
 }
 
-static void measure_divided(const struct bench_daemon *daemon, struct bare *bare, int fd, int n)
+static void measure_divided(const struct cluster *at, struct bare *bare, int fd, int n, int n_nodes)
 {
 	struct bench_row rows[] = { row("C7n", "", "fdatasync and 2 bare calls", 1.5),
 				    row("C7n", "", "fdatasync and 4 bare calls", 1.5) };
 	struct divided d;
 	for (int i = 0; i < 2; i++)
-		snprintf(rows[i].what, sizeof(rows[i].what), "step of 1024 floats, %d parts, mailbox, p50", n);
-	open_divided(&d, daemon, n);
-	struct bench_group group = group_of(daemon, bare);
+		snprintf(rows[i].what, sizeof(rows[i].what), "step, 1024 floats, %d parts, %s, p50", n,
+			 n_nodes > 1 ? "a gaccd each" : "one gaccd");
+	open_divided(&d, at, n, n_nodes);
+	struct bench_group group = group_of(at, bare);
 	time_block(&group, call_divided_step, &d);
 	for (size_t i = 0; i < rounds; i++) {
 		struct bench_watch watch = bench_watch_start(&group);
@@ -323,18 +321,18 @@ static void measure_divided(const struct bench_daemon *daemon, struct bare *bare
 		bench_row_print(&rows[k]);
 }
 
-static void measure_commit(const struct bench_daemon *daemon, struct bare *bare)
+static void measure_commit(const struct cluster *at, struct bare *bare)
 {
 	struct bench_row by_rpc = row("C7", "step of 1024 floats, K = 1, by RPC, p50", "fdatasync and 2 bare calls",
 				      2.2),
 			 by_box = row("C7", "the same through a mailbox", "fdatasync and 2 bare calls", 1.8);
 	char path[128];
 	struct trainer rpc, box;
-	snprintf(path, sizeof(path), "%s/state/bench.log", daemon->dir);
+	snprintf(path, sizeof(path), "%s/state/bench.log", at->node[0].dir);
 	int fd = open_log(path);
-	open_job(&rpc, daemon, "commit-rpc", false, 1);
-	open_job(&box, daemon, "commit-box", true, 1);
-	struct bench_group group = group_of(daemon, bare);
+	open_job(&rpc, &at->node[0], "commit-rpc", false, 1);
+	open_job(&box, &at->node[0], "commit-box", true, 1);
+	struct bench_group group = group_of(at, bare);
 	time_commit(&group, fd, bare);
 	time_block(&group, call_step, &rpc);
 	time_block(&group, call_step, &box);
@@ -354,14 +352,15 @@ static void measure_commit(const struct bench_daemon *daemon, struct bare *bare)
 	unlink(path);
 }
 
-static void measure_parts(const struct bench_daemon *daemon, struct bare *bare)
+static void measure_parts(const struct cluster *at, struct bare *bare)
 {
 	char path[128];
-	snprintf(path, sizeof(path), "%s/state/bench.log", daemon->dir);
+	snprintf(path, sizeof(path), "%s/state/bench.log", at->node[0].dir);
 	int fd = open_log(path);
 
-	measure_divided(daemon, bare, fd, 2);
-	measure_divided(daemon, bare, fd, 4);
+	for (int n = 2; n <= MAX_PARTS; n += 2)
+		for (int each = 0; each < 2; each++)
+			measure_divided(at, bare, fd, n, each ? n : 1);
 	close(fd);
 	unlink(path);
 }
@@ -369,7 +368,7 @@ static void measure_parts(const struct bench_daemon *daemon, struct bare *bare)
 int main(int argc, char **argv)
 {
 	struct bare bare;
-	struct bench_daemon daemon;
+	struct cluster nodes;
 	for (int o; (o = getopt(argc, argv, "r:n:")) != -1;) {
 		if (o == 'r')
 			rounds = strtoul(optarg, NULL, 10);
@@ -386,15 +385,15 @@ int main(int argc, char **argv)
 	for (int i = ECHO_BELL; i <= ECHO_RECORD; i++)
 		echo_start(&echoes[i], (enum echo_work)i, (uint32_t)calls);
 	bare_start(&bare);
-	bench_daemon_start(&daemon, 0);
+	cluster_start(&nodes, parts ? MAX_PARTS : 1, 0);
 	bench_table_head();
 	if (push)
-		measure_push(&daemon, &bare);
+		measure_push(&nodes, &bare);
 	if (commit)
-		measure_commit(&daemon, &bare);
+		measure_commit(&nodes, &bare);
 	if (parts)
-		measure_parts(&daemon, &bare);
-	bench_daemon_stop(&daemon);
+		measure_parts(&nodes, &bare);
+	cluster_stop(&nodes);
 	bare_stop(&bare);
 	return 0;
 }

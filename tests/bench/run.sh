@@ -16,7 +16,7 @@
 #   C3   PYTHON tests/bench/torch/compare.py --only speed --models S,M,L --ranks 2 BUILD_DIR, and --models S,M --ranks 4
 #   C4   B/bench_push -r 15 push
 #   C6   B/bench_coll -r 15, and at a link's rate (C6b): tests/bench/netns.py --rate 10gbit 4 B/bench_coll -r 15 -N {}
-#   C7   B/bench_push -r 15 commit, also of several parts; the journal alone: B/bench_commit -r 15, its CPU time without the disk: -d /dev/shm
+#   C7   B/bench_push -r 15 commit, and of several parts and nodes (C7n): B/bench_push -r 15 parts; the journal alone: B/bench_commit -r 15, its CPU time without the disk: -d /dev/shm
 #   D1   PYTHON tests/bench/torch/nodes.py BUILD_DIR, and the same with --netns 10gbit
 #
 # What needs network namespaces is passed over unless root runs this.
@@ -96,7 +96,9 @@ coll_at()
 service()
 {
 	headed=
-	step bench_push -r "$rounds"
+	step bench_push -r "$rounds" push
+	step bench_push -r "$rounds" commit
+	step bench_push -r "$rounds" parts
 	step bench_commit -r "$rounds"
 	step bench_inline -r "$rounds"
 	step bench_control -r "$rounds"

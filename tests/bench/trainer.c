@@ -34,27 +34,39 @@ static void declare(struct trainer *t)
 	free(tensor);
 }
 
-void trainer_open(struct trainer *t, const struct trainer_options *o)
+void trainer_attach(struct trainer *t, const struct trainer_options *o)
 {
-	char spec[512];
+	char spec[512], nodes[64] = "";
 	gacc_attach_opts opts = { .struct_size = sizeof(opts),
 				  .job = o->name,
 				  .rank = o->rank,
 				  .world_size = o->ranks,
 				  .spec_yaml = spec,
 				  .no_shared_memory = o->inlined };
+	if (o->nodes)
+		snprintf(nodes, sizeof(nodes), "nodes: \"%s\", ", o->nodes);
 	snprintf(spec, sizeof(spec),
 		 "metadata: {name: %s}\n"
-		 "spec: {micro_size: %u, parts: %d, clip_norm: 1, optimizer: {type: %s, lr: 1.0e-6}, "
+		 "spec: {micro_size: %u, parts: %d, %sclip_norm: 1, optimizer: {type: %s, lr: 1.0e-6}, "
 		 "init: [{pattern: \"*\", type: uniform, a: 0.001, b: 0.002}]}\n",
-		 o->name, o->micro_size, o->parts ? o->parts : 1, o->optimizer);
+		 o->name, o->micro_size, o->parts ? o->parts : 1, nodes, o->optimizer);
 	*t = (struct trainer){ .n_elements = o->n_elements, .n_tensors = o->n_tensors };
 	gacc_status st = gacc_open(o->endpoint, &t->client);
 	if (st)
 		bench_die("gacc_open: %s", gacc_strerror(st));
 	trainer_need(t, gacc_attach(t->client, &opts, &t->job));
+}
+
+void trainer_start(struct trainer *t)
+{
 	declare(t);
 	trainer_need(t, gacc_ready(t->job, -1, NULL));
+}
+
+void trainer_open(struct trainer *t, const struct trainer_options *o)
+{
+	trainer_attach(t, o);
+	trainer_start(t);
 }
 
 void trainer_close(struct trainer *t)

@@ -20,6 +20,7 @@ struct trainer_options {
 	const char *name;	/* of the job */
 	const char *optimizer;	/* "sgd", "adamw" */
 	int rank, ranks, parts; /* parts 0: one */
+	const char *nodes;	/* of the parts: "a,b"; NULL: where the job is made */
 	unsigned micro_size;
 	size_t n_elements, n_tensors; /* n_elements in all, as evenly as they go */
 	bool inlined;
@@ -27,6 +28,9 @@ struct trainer_options {
 
 /* Creates the job if it is not there, and returns when it runs: when each part has a rank that has called this. */
 void trainer_open(struct trainer *trainer, const struct trainer_options *options);
+/* Its two halves. The first makes the job, on the node that coordinates, and waits for nobody. */
+void trainer_attach(struct trainer *trainer, const struct trainer_options *options);
+void trainer_start(struct trainer *trainer);
 void trainer_close(struct trainer *trainer);
 /* One zero-copy push; the same values every time, and the same for every rank. */
 void trainer_push(struct trainer *trainer);
