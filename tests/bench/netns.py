@@ -11,6 +11,7 @@ begin with: they are {}0, {}1 and so on, with the addresses 10.77.0.1, 10.77.0.2
 import argparse
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 
@@ -75,8 +76,14 @@ def main():
     a = p.parse_args()
     if not a.command:
         p.error("no command")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with Network(a.nodes, a.rate) as network:
-        sys.exit(subprocess.run([w.replace("{}", network.prefix) for w in a.command], check=False).returncode)
+        process = subprocess.Popen([w.replace("{}", network.prefix) for w in a.command])
+        try:
+            sys.exit(process.wait())
+        finally:
+            process.terminate()
+            process.wait()
 
 
 if __name__ == "__main__":

@@ -117,13 +117,17 @@ def run_ranks(arguments, environments, inside=None):
     all_ranks = [subprocess.Popen([*(inside[r] if inside else ()), sys.executable, HERE / "rank.py", *arguments],
                                   env={**os.environ, "WORLD_SIZE": str(n), "RANK": str(r), "LOCAL_RANK": str(r), **environments[r]},
                                   stdout=subprocess.PIPE if r == 0 else subprocess.DEVNULL) for r in range(n)]
-    while any(p.poll() is None for p in all_ranks[1:]) and not any(p.poll() for p in all_ranks):
-        time.sleep(0.05)
-    for p in all_ranks:
-        if any(q.poll() for q in all_ranks):
-            p.kill()  # it would wait for the one that has failed
-    out = all_ranks[0].communicate()[0]
-    return None if any(p.wait() for p in all_ranks) else json.loads(out)
+    try:
+        while any(p.poll() is None for p in all_ranks[1:]) and not any(p.poll() for p in all_ranks):
+            time.sleep(0.05)
+        if any(p.poll() for p in all_ranks):
+            return None  # the others would wait for it
+        out = all_ranks[0].communicate()[0]
+        return None if all_ranks[0].returncode else json.loads(out)
+    finally:
+        for p in all_ranks:
+            p.kill()
+            p.wait()
 
 
 def ranks(build, n, arguments, extra=None):

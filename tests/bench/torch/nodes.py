@@ -14,6 +14,7 @@ import contextlib
 import os
 import pathlib
 import secrets
+import signal
 import string
 import subprocess
 import sys
@@ -137,6 +138,7 @@ def main():
     p.add_argument("--netns", metavar="RATE", help="each node in a network namespace with a link of this rate, such as 10gbit")
     a = p.parse_args()
     began = time.monotonic()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))  # nothing is left then either
     print(f"Nodes x ranks on each, {'links of ' + a.netns if a.netns else 'loopback'}, {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}. What a step adds to forward and "
           f"backward, ms: of gacc, median [middle half], and of DDP, median.\n"
           f"{'':43s} {'gacc, wall':>26s} {'gacc, cpu':>26s} {'DDP wall':>8s} {'DDP cpu':>8s} {'wall':>6s} {'cpu':>6s}  {'goals':>9s} met")
