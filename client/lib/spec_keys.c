@@ -35,6 +35,9 @@ static const struct yaml_name nonfinites[] = { NAME(NON_FINITE__NON_FINITE_, SKI
 					       NAME(NON_FINITE__NON_FINITE_, ERROR, "error"), END };
 static const struct yaml_name orderings[] = { NAME(ORDERING__ORDERING_, CANONICAL, "canonical"),
 					      NAME(ORDERING__ORDERING_, ARRIVAL, "arrival"), END };
+static const struct yaml_name shardings[] = { NAME(SHARDING__SHARDING_, NONE, "none"),
+					      NAME(SHARDING__SHARDING_, FULL, "full"),
+					      NAME(SHARDING__SHARDING_, HYBRID, "hybrid"), END };
 static const struct yaml_name determinisms[] = { NAME(ORDERING__ORDERING_, CANONICAL, "true"),
 						 NAME(ORDERING__ORDERING_, ARRIVAL, "false"), END };
 const struct yaml_name spec_optimizers[] = {
@@ -224,6 +227,11 @@ static const struct yaml_field spec_keys[] = {
 	    .min = 1, .max = 16),
 	KEY(nodes, STRING, spec.nodes,
 	    "Nodes of the parts, in their order: a,b or with ranks a:4,b:4; none: the coordinator's.", .max = 1152),
+	KEY(sharding, ENUM, spec.sharding,
+	    "Of several parts: full has the optimizer state once over all parts, none in each.", .names = shardings,
+	    .initial = "none"),
+	KEY(shard_threshold, U64, spec.shard_threshold,
+	    "Refused: shares are of the flat arena, so no tensor is too small for one."),
 	SECTION(timeouts, timeout_keys, "When a late rank matters."),
 	SECTION(launch, launch_keys, "Who starts the ranks."),
 	SECTION(checkpoint, checkpoint_keys, "What is saved, in safetensors files."),

@@ -15,7 +15,7 @@
 /* Enum values are lower case in a job file; unset ones are left out. */
 static const char *const enum_keys[] = { "reduction",	   "grad_of", "uneven",	   "accumulate_dtype",
 					 "gradient_dtype", "master",  "nonfinite", "ordering",
-					 "type",	   "dtype",   "mode" };
+					 "sharding",	   "type",    "dtype",	   "mode" };
 
 static bool is_enum(const char *key)
 {

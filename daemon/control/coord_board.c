@@ -78,7 +78,7 @@ static void engine_restarted(struct coord *c, const struct peer *p, struct now n
 	snprintf(why, sizeof(why), "the engine of part %u was restarted", (unsigned)(p - c->peer));
 	switch (c->phase) {
 	case COORD_START:
-		coord_comm_fail_start(c, why, now);
+		coord_comm_fail(c, why, now);
 		break;
 	case COORD_GO: /* its vote stands, also when a dead engine gave it; what failed says it better */
 		if (!(p->marks & 1u << MARK_VOTED))
@@ -110,6 +110,25 @@ void coord_comm_report(struct coord *c, const struct peer *p, struct now now)
 
 /* ---- the tick ---- */
 
+/* In COMMIT: does it get on? */
+static void watch_commit(struct coord *c, struct now now)
+{
+	char why[160] = "no part has got on with it for long";
+	if (!coord_comm_gathers(c))
+		return;
+	if (c->comm.state == COMM_NONE) {
+		coord_step(c, now);
+		return;
+	}
+	if ((c->held || *c->hindrance) && now.mono_ns > c->progress_ns)
+		c->progress_ns = now.mono_ns;
+	if (now.mono_ns - c->progress_ns <= coord_comm_stuck_ns(c))
+		return;
+	coord_describe_comm(c, why, sizeof(why), now);
+	coord_comm_late(c);
+	coord_comm_fail(c, why, now);
+}
+
 void coord_comm_tick(struct coord *c, struct now now)
 {
 	struct coord_comm *m = &c->comm;
@@ -126,4 +145,5 @@ void coord_comm_tick(struct coord *c, struct now now)
 	} else {
 		open_if_complete(c, now); /* nodes may be alike again */
 	}
+	watch_commit(c, now);
 }

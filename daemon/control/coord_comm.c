@@ -152,11 +152,12 @@ bool coord_describe_comm(const struct coord *c, char *text, size_t n, struct now
 
 /* ---- before the job runs ---- */
 
-/* Against the communicator itself: no window is closed yet, and a fill belongs to it. */
-void coord_comm_fail_start(struct coord *c, const char *why, struct now now)
+/* Against the communicator itself: no window is closed yet, and a fill belongs to it; or the window's outcome is
+ * durable, and shares of the parameters are gathered in it. */
+void coord_comm_fail(struct coord *c, const char *why, struct now now)
 {
-	snprintf(c->failure, sizeof(c->failure), "attempt %llu to start together failed: %s",
-		 (unsigned long long)c->attempt, why);
+	snprintf(c->failure, sizeof(c->failure), "attempt %llu to %s failed: %s", (unsigned long long)c->attempt,
+		 c->phase == COORD_START ? "start together" : "gather the parts' shares", why);
 	coord_event(c, true, "AttemptFailed", -1, c->failure);
 	c->failed_attempts++;
 	c->comm.retry_ns = now.mono_ns + coord_pause_after(c->failed_attempts);
@@ -249,11 +250,43 @@ bool coord_comm_start(struct coord *c, struct now now)
 	}
 	if (c->n_marked[MARK_FAILED]) {
 		coord_take_failed_vote(c, why, sizeof(why));
-		coord_comm_fail_start(c, why, now);
+		coord_comm_fail(c, why, now);
 		return false;
 	}
 	if (!m->joined || !coord_all(c, MARK_JOINED) || !params_agree(c, now))
 		return false;
 	coord_comm_reached(c);
 	return true;
+}
+
+/* ---- after a commit ---- */
+
+bool coord_comm_gathers(const struct coord *c)
+{
+	return c->comm.board && c->phase == COORD_COMMIT && spec_is_sharded(c->spec) &&
+	       c->commit.outcome == OUTCOME_APPLIED;
+}
+
+void coord_comm_commit(struct coord *c, struct now now)
+{
+	struct coord_comm *m = &c->comm;
+	char why[300] = "";
+	if (!coord_comm_gathers(c))
+		return;
+	if (m->state == COMM_NONE) {
+		if (!coord_all(c, MARK_ALLOCATED) || now.mono_ns < m->retry_ns)
+			return;
+		c->attempt++;
+		c->progress_ns = now.mono_ns;
+		coord_comm_form(c, now);
+		coord_broadcast(c, now);
+		return;
+	}
+	const uint32_t lost = m->joined ? first_part(c, MARK_JOINED, false) : c->n_peers;
+	if (c->n_marked[MARK_FAILED])
+		coord_take_failed_vote(c, why, sizeof(why));
+	else if (lost < c->n_peers)
+		snprintf(why, sizeof(why), "part %u has left the communicator", lost);
+	if (*why)
+		coord_comm_fail(c, why, now);
 }

@@ -78,6 +78,10 @@ struct board;
  *   BOARD,OPEN | another life of an engine whose address is     | NONE  | START: again after a pause. GO: unless the
  *              | here                                           |       | part has voted, the attempt fails (below).
  *              |                                                |       | COLLECT, CLOSE, COMMIT: all leave it
+ *   NONE       | COMMIT of a sharded job's step: not all parts  | BOARD | the next attempt's number is k; order, also to
+ *              | have applied it, all have an engine            |       | those that have
+ *   BOARD,OPEN | the same; a vote against k, a part that has    | NONE  | again after a pause
+ *              | left it, or nobody gets on                     |       |
  *   BOARD,OPEN | an attempt fails in GO                         | BOARD | k is the next one's; order after its pause
  *   BOARD,OPEN | a vote against k in START                      | NONE  | again after a pause
  *   OPEN       | START, all have joined, and they do not have   | OPEN  | order: fill, from the first part that had
@@ -226,7 +230,11 @@ void coord_comm_late(struct coord *);
 void coord_comm_reached(struct coord *);
 /* Takes every step of the start that is due. True: all parts have joined, and have equal parameters. */
 bool coord_comm_start(struct coord *, struct now);
-void coord_comm_fail_start(struct coord *, const char *why, struct now);
+void coord_comm_fail(struct coord *, const char *why, struct now);
+/* In COMMIT of a sharded job that changes parameters: the parts gather their shares in a communicator, until all have
+ * applied. coord_comm_commit forms one where there is none, and leaves one that has failed. */
+bool coord_comm_gathers(const struct coord *);
+void coord_comm_commit(struct coord *, struct now);
 /* What it waits for, as a sentence; false: nothing. Of any job. */
 bool coord_describe_comm(const struct coord *, char *text, size_t n, struct now);
 /* A report was taken; the tick. Of any job. */

@@ -157,8 +157,10 @@ static void step_go(struct coord *c, struct now now)
 
 static void step_commit(struct coord *c, struct now now)
 {
-	if (!coord_all(c, MARK_AHEAD))
+	if (!coord_all(c, MARK_AHEAD)) {
+		coord_comm_commit(c, now);
 		return;
+	}
 	c->commit.params_digest = c->peer[0].last.params_digest;
 	if (coord_end_on_lost(c, now))
 		return;
@@ -251,6 +253,7 @@ void coord_on_persisted(struct coord *c, uint64_t window, enum status st, struct
 	coord_tell_outcome(c);
 	coord_tell_changes(c);
 	coord_set_phase(c, COORD_COMMIT, now);
+	c->progress_ns = now.mono_ns;
 	if (c->comm.board && coord_comm_is_over(c))
 		coord_comm_leave(c);
 	coord_arm(c);

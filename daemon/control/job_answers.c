@@ -207,10 +207,21 @@ static void on_commit(struct job *j, const struct engine_answer *a, struct now n
 	if (a->id != j->commit_command)
 		return;
 	j->commit_command = 0;
+	if (a->status && is_sharded(j) && (a->result == WINDOW_APPLYING || a->window > j->order.commit.window)) {
+		/* it is recorded, or has been applied: what is missing comes in another communicator */
+		if (a->window == j->mirror.r.window)
+			j->mirror.r.phase = a->result;
+		comm_commit_failed(j, a, now);
+		return;
+	}
 	if (a->status) {
 		note_refusal(j, a, now);
 		return;
 	}
+	if (is_in_orders_comm(j) && j->member.k == j->commit_comm)
+		j->member.gathered = true;
+	if (j->mirror.r.window > j->order.commit.window) /* it has given its share once more */
+		return;
 	mirror_next_window(j, a);
 	job_window_changed(j, now);
 }

@@ -19,13 +19,15 @@
 
 /* ---- votes ---- */
 
-/* The attempt that a communicator which cannot be used fails: before the job runs, its own. 0: none, no attempt is
- * under way. */
+/* The attempt that a communicator which cannot be used fails: before the job runs, and while shares are gathered, its
+ * own. 0: none, no attempt is under way. */
 static uint64_t failing_attempt(const struct job *j)
 {
 	const struct order *o = &j->order;
 	if (o->want == WANT_GO)
 		return o->window == j->mirror.r.window ? o->attempt : 0;
+	if (is_gathering(j))
+		return o->comm;
 	return o->want == WANT_NOTHING && !o->run ? o->comm : 0;
 }
 
@@ -67,6 +69,15 @@ static void fail(struct job *j, const struct engine_answer *a, enum status st, s
 	note_failure(j, a, st);
 	job_report(j, now);
 	vote_if_failed(j, now);
+}
+
+void comm_commit_failed(struct job *j, const struct engine_answer *a, struct now now)
+{
+	const struct member *m = &j->member;
+	if (a->status == ST_NOT_READY || a->status == ST_CANCELLED)
+		return; /* the tick sends it again, if it is wanted then */
+	if (is_in_orders_comm(j) && m->k == j->commit_comm)
+		fail(j, a, a->status, now);
 }
 
 void comm_go_failed(struct job *j, const struct engine_answer *a)

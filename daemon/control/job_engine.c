@@ -3,12 +3,35 @@
  * what the control record says. Answers are job_answers.c's. Part of struct job; pure; loop thread. */
 #include "control/job_impl.h"
 
+/* The engine votes for the order's COMMIT, or has it in its record and lacks other parts' shares. */
+static bool waits_for_commit(const struct job *j)
+{
+	const struct order *o = &j->order;
+	const struct control_record *r = &j->mirror.r;
+	return o->window == r->window && r->phase >= WINDOW_PREPARED && r->prepared_term == o->commit.term &&
+	       r->prepared_attempt == o->commit.attempt;
+}
+
+/* It has applied it; in a communicator that was formed since other parts need its share. */
+static bool may_serve(const struct job *j)
+{
+	return is_gathering(j) && j->order.window + 1 == j->mirror.r.window && !j->member.gathered;
+}
+
 static void send_commit(struct job *j)
 {
 	const struct commit *k = &j->order.commit;
 	struct engine_command c = { .op = ENGINE_COMMIT, .window = k->window, .term = k->term, .attempt = k->attempt };
+	if (is_gathering(j)) {
+		c.comm_term = j->order.term;
+		c.comm = j->order.comm;
+	}
+	if (j->order.want != WANT_COMMIT || j->commit_command || !(waits_for_commit(j) || may_serve(j)) ||
+	    (is_gathering(j) && !comm_can_go(j)))
+		return;
 	commit_fill_command(k, &c);
-	job_send(j, &c, &j->commit_command, NULL);
+	if (job_send(j, &c, &j->commit_command, NULL))
+		j->commit_comm = c.comm;
 }
 
 /* The attempt for which the order lets the open window's vote begin without another order; 0: none. */
@@ -49,6 +72,7 @@ static void reconcile_order(struct job *j, struct now now)
 	if (!j->have_order)
 		return;
 	arm(j);
+	send_commit(j);
 	if (o->window != r->window)
 		return;
 	if (o->want == WANT_CLOSE && r->phase == WINDOW_OPEN && !j->close_command) {
@@ -77,9 +101,6 @@ static void reconcile_order(struct job *j, struct now now)
 			j->go_armed = false;
 		}
 	}
-	if (o->want == WANT_COMMIT && r->phase == WINDOW_PREPARED && !j->commit_command &&
-	    r->prepared_term == o->commit.term && r->prepared_attempt == o->commit.attempt)
-		send_commit(j);
 }
 
 void job_reconcile_rank(struct job *j, struct rank *r)

@@ -168,6 +168,7 @@ struct member {
 	uint32_t n_given;   /* addresses of the board that the engine has got */
 	uint64_t pieces;    /* as the engine has counted them so far */
 	bool filled;	    /* the order's FILL is done */
+	bool gathered;	    /* all shares of the order's COMMIT have come, and been given */
 	enum status failed; /* FAILED: why */
 	char why[160];
 	uint64_t suspects;
@@ -205,6 +206,7 @@ struct job {
 	void *restore;		 /* tail of ENGINE_RESTORE; NULL: the parameters are new */
 	uint32_t n_restore;
 	uint64_t go_term, go_attempt, go_comm;	/* of go_command: the order may have changed before its answer */
+	uint64_t commit_comm;			/* of commit_command */
 	bool go_armed;				/* it waits until nobody owes anything; engine/go.h */
 	uint64_t unarmed_term, unarmed_attempt; /* the engine has refused to wait for this one */
 	/* what the engine has said of the open window's COMMIT, and why; ST_OK: nothing against it */
@@ -291,6 +293,11 @@ static inline bool has_parts(const struct job *j)
 	return j->part.n_parts > 1;
 }
 
+static inline bool is_sharded(const struct job *j)
+{
+	return has_parts(j) && j->spec->sharding == SHARDING_FULL;
+}
+
 /* Bits of its parts. */
 static inline uint64_t part_mask(const struct job *j)
 {
@@ -302,6 +309,14 @@ static inline bool is_in_orders_comm(const struct job *j)
 {
 	const struct member *m = &j->member;
 	return j->have_order && j->order.comm && m->k == j->order.comm && m->term == j->order.term;
+}
+
+/* The order's COMMIT changes parameters, of which each part updates a share: the others' come in the order's
+ * communicator. */
+static inline bool is_gathering(const struct job *j)
+{
+	return is_sharded(j) && j->have_order && j->order.want == WANT_COMMIT &&
+	       j->order.commit.outcome == OUTCOME_APPLIED;
 }
 
 /* The part's parameters come, or go, over the communicator, and that is not done. */
@@ -464,6 +479,8 @@ void comm_address_answered(struct job *, const struct engine_answer *, struct no
 void comm_fill_answered(struct job *, const struct engine_answer *, struct now);
 void comm_progress(struct job *, const struct engine_answer *, struct now);
 /* A GO has failed in the communicator: no other one uses it. */
+/* The COMMIT cannot go on in its communicator. */
+void comm_commit_failed(struct job *, const struct engine_answer *, struct now);
 void comm_go_failed(struct job *, const struct engine_answer *);
 void comm_take_board(struct job *, const struct part_board *);
 /* The engine has died, or is new. */

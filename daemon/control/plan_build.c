@@ -75,6 +75,29 @@ static uint64_t merge(struct piece *p, uint64_t n, uint64_t n_elements, bool per
 	return k;
 }
 
+/* Cuts ranges where a share begins inside a chunk of an update, which would then have two owners. Jobs of several parts
+ * have the same ranges whether they are sharded or not, so that digests of parameters are the same. */
+static uint64_t cut(const struct plan *p, struct plan_range *r, uint64_t n)
+{
+	uint64_t share[PLAN_MAX_PARTS + 1];
+	plan_shares(p, share);
+	for (uint32_t s = p->n_parts; s-- > 1;) { /* from behind: what is before stays where it is */
+		uint64_t i = n;
+		while (i && r[i - 1].start >= share[s])
+			i--;
+		if (!i || share[s] >= r[i - 1].start + r[i - 1].count ||
+		    (share[s] - r[i - 1].start) % KERNEL_BLOCK == 0)
+			continue;
+		memmove(&r[i + 1], &r[i], (n - i) * sizeof(*r));
+		r[i] = r[i - 1];
+		r[i].start = share[s];
+		r[i].count -= share[s] - r[i - 1].start;
+		r[i - 1].count = share[s] - r[i - 1].start;
+		n++;
+	}
+	return n;
+}
+
 static void fill_groups(const struct job_spec *spec, struct optim_group *out)
 {
 	for (uint32_t i = 0; i <= spec->n_groups; i++)
@@ -90,6 +113,7 @@ void plan_head(struct plan *p, const struct job_spec *spec, const struct arena *
 			    .job_id = at->job_id,
 			    .part = at->part,
 			    .n_parts = at->n_parts,
+			    .sharded = spec_is_sharded(spec) && at->n_parts > 1,
 			    .fingerprint = a->fingerprint,
 			    .ranks = spec->ranks,
 			    .max_micro_size = spec->max_micro_size,
@@ -128,8 +152,10 @@ static enum status fill_ranges(const struct job_spec *spec, const struct tensor_
 			piece[n++] = (struct piece){ a->tensor[i].start, a->tensor[i].group,
 						     (uint32_t)(spec_match_group(&s->match, i) + 1) };
 	qsort(piece, n, sizeof(*piece), by_start);
-	p->n_ranges = merge(piece, n, a->n_elements, spec->optim.type == OPTIM_LAMB,
-			    (struct plan_range *)((char *)p + p->ranges_offset));
+	struct plan_range *r = (struct plan_range *)((char *)p + p->ranges_offset);
+	p->n_ranges = merge(piece, n, a->n_elements, spec->optim.type == OPTIM_LAMB, r);
+	if (spec->optim.type != OPTIM_LAMB) /* its ratios are of whole tensors */
+		p->n_ranges = cut(p, r, p->n_ranges);
 	free(piece);
 	return ST_OK;
 }
@@ -143,7 +169,7 @@ enum status plan_build(const struct job_spec *spec, const struct tensor_set *s, 
 	head.n_optim_groups = spec->n_groups + 1;
 	head.tensors_offset = sizeof(struct plan);
 	head.ranges_offset = head.tensors_offset + s->n * sizeof(struct plan_tensor);
-	head.optim_groups_offset = head.ranges_offset + s->n * sizeof(struct plan_range);
+	head.optim_groups_offset = head.ranges_offset + (s->n + at->n_parts) * sizeof(struct plan_range);
 	head.names_offset = (head.optim_groups_offset + head.n_optim_groups * sizeof(struct optim_group) + 7) / 8 * 8;
 	head.names_bytes = count_names(s->tensor, s->n);
 	head.numbers_offset = numbers ? head.names_offset + head.names_bytes : 0;

@@ -57,6 +57,8 @@ static void fill_defaults(struct job_spec *s)
 		s->schedule.type = SCHEDULE_CONSTANT;
 	if (!s->ordering)
 		s->ordering = ORDER_CANONICAL;
+	if (!s->sharding)
+		s->sharding = SHARDING_NONE;
 	if (!s->slots_per_rank)
 		s->slots_per_rank = 2;
 	char why[8];
@@ -226,6 +228,29 @@ static enum status check_rules(struct job_spec *s, const char **field, char *why
 	return ST_OK;
 }
 
+static enum status check_sharding(struct job_spec *s, const char **field, char *why, size_t n_why)
+{
+	CHECK("sharding", s->sharding >= SHARDING_NONE && s->sharding <= SHARDING_HYBRID,
+	      "sharding %d is unknown: none or full", s->sharding);
+	CHECK("sharding", s->sharding != SHARDING_HYBRID,
+	      "sharding: hybrid (full within groups of parts) is not supported yet: use full or none");
+	CHECK("shard_threshold", !s->shard_threshold,
+	      "shard_threshold is %llu: shares are cut from the flat arena, where a small tensor costs no more than a "
+	      "large one: leave it out",
+	      (unsigned long long)s->shard_threshold);
+	if (!spec_is_sharded(s))
+		return ST_OK;
+	CHECK("sharding", s->optim.type != OPTIM_CLIENT,
+	      "sharding: full with optimizer client: the trainers hold the parameters and the state: use none");
+	CHECK("sharding", s->optim.type != OPTIM_LAMB,
+	      "sharding: full with optimizer lamb: its ratios are of whole tensors, which a share may cut: use none");
+	CHECK("checkpoint", !s->checkpoint.every_steps && !s->checkpoint.at_end,
+	      "checkpoint: jobs with sharding: full are not saved yet: leave it out, or use sharding: none");
+	CHECK("restore_from", !s->restores,
+	      "restore_from: a checkpoint does not begin a job with sharding: full yet: use sharding: none");
+	return ST_OK;
+}
+
 static enum status check_checkpoint(struct job_spec *s, const char **field, char *why, size_t n_why)
 {
 	bool client = s->optim.type == OPTIM_CLIENT;
@@ -308,6 +333,8 @@ enum status job_spec_check(struct job_spec *s, const char **field, char *why, si
 		st = check_launch(s, field, why, n_why);
 	if (!st)
 		st = check_checkpoint(s, field, why, n_why);
+	if (!st)
+		st = check_sharding(s, field, why, n_why);
 	return st;
 }
 

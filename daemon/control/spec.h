@@ -30,6 +30,7 @@
 enum uneven { UNEVEN_FLUSH = 1, UNEVEN_DROP = 2, UNEVEN_ERROR = 3 };
 enum nonfinite { NONFINITE_SKIP_STEP = 1, NONFINITE_REJECT_MICRO = 2, NONFINITE_ERROR = 3 };
 enum launch_mode { LAUNCH_EXTERNAL = 1, LAUNCH_CLIENT = 2, LAUNCH_DAEMON = 3 };
+enum sharding { SHARDING_NONE = 1, SHARDING_FULL = 2, SHARDING_HYBRID = 3 };
 enum ordering { ORDER_CANONICAL = 1, ORDER_ARRIVAL = 2 };
 
 struct spec_group {
@@ -60,8 +61,10 @@ struct outlier_skip {
 struct job_spec {
 	char name[SPEC_MAX_NAME];
 	uint32_t ranks, micro_size, max_micro_size;
-	uint32_t parts; /* control/part.h */
-	char *nodes;	/* where they are: spec_nodes.h; NULL or "": on the coordinator's node */
+	uint32_t parts;		/* control/part.h */
+	char *nodes;		/* where they are: spec_nodes.h; NULL or "": on the coordinator's node */
+	enum sharding sharding; /* of a job of one part without effect: spec_is_sharded */
+	uint64_t shard_threshold;
 	uint64_t steps;
 	enum reduction reduction;
 	double fixed_divisor;
@@ -105,6 +108,12 @@ enum status job_spec_check(struct job_spec *s, const char **field, char *why, si
  * rules in their order. */
 struct optim_group job_spec_group(const struct job_spec *, uint32_t i);
 void job_spec_fini(struct job_spec *); /* frees groups and rules */
+
+/* Each part has a share of the optimizer state, and updates that share of the parameters. */
+static inline bool spec_is_sharded(const struct job_spec *s)
+{
+	return s->sharding == SHARDING_FULL && s->parts > 1;
+}
 
 /* Slots of an engine with all ranks, spare ones included. */
 static inline uint32_t spec_slots(const struct job_spec *s)

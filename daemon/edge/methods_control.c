@@ -185,6 +185,12 @@ static void tensor_norms(struct rpc_call *call, const struct ProtobufCMessage *m
 	struct hosted *h = named_job(call, q->job);
 	if (!h)
 		return;
+	if (spec_is_sharded(h->spec)) {
+		rpc_failf(call, ST_NOT_SUPPORTED,
+			  "job %llu has sharding: full: no part has the whole sum, of which the norms of tensors are",
+			  (unsigned long long)h->id);
+		return;
+	}
 	enum status st = hosted_ended(h) ? ST_JOB_ENDED : refusal_of(h, coord_want_norms(h->coord));
 	if (st)
 		rpc_failf(call, st, "job %llu: %s", (unsigned long long)h->id, status_info(st)->text);

@@ -91,6 +91,8 @@ void engine_show_status(struct engine *e)
 	atomic_store(&p->counted, r->count);
 	atomic_store(&p->engine_pid, (uint64_t)getpid());
 	uint64_t seq = atomic_load(&p->seq);
+	if (r->phase == WINDOW_APPLYING) /* other parts' parameters have yet to come */
+		return;
 	atomic_store_explicit(&p->seq, seq + (seq & 1), memory_order_release);
 }
 

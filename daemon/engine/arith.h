@@ -57,6 +57,12 @@ struct arith_params {
 	struct nonfinite nonfinite;
 };
 
+/* Digests of a part's share of the parameters. */
+struct arith_share {
+	uint64_t values; /* that count: as in arith_params */
+	uint64_t seen;	 /* what trainers see of them: the same where there is no master */
+};
+
 #define ARITH_NO_HALF 2u /* where a half may be missing */
 
 struct arith_ops {
@@ -72,8 +78,9 @@ struct arith_ops {
 	 * else it is set to zeros first. Only for a job of several parts. Not for the main thread:
 	 * it runs on the communication thread, and nothing else may use the two halves meanwhile (reads of src
 	 * excepted, if it is filled). Its result is no device's: what it returns is the
-	 * communicator's failure. */
-	enum status (*reduce)(struct arith *, struct coll *, uint32_t dst, uint32_t src, bool filled);
+	 * communicator's failure. Of a sharded job it takes the sum of this part's share, and *norm is of all. */
+	enum status (*reduce)(struct arith *, struct coll *, uint32_t dst, uint32_t src, bool filled,
+			      struct arith_norm *norm);
 	/* The parameters, and the masters if there are some, of part `root` in all parts. Like reduce, for the
 	 * communication thread; nothing else may use the parameters of the other parts meanwhile. If it fails, they
 	 * hold anything. */
@@ -98,7 +105,16 @@ struct arith_ops {
 	 * many lives it took. */
 	enum status (*update_run)(struct arith *, const struct control_record *r, uint32_t half,
 				  struct arith_params *out);
-	/* Reads all parameters as they are. The same digest as update_run's. */
+	/* Of a sharded job: update_run updates this part's share, and what it says is of that. digests: of the own
+	 * share as it is; known: of an update_run just now, whose digest out->values is already. gather: like reduce,
+	 * for the communication thread; all parts get the parameters of each other's shares, those excepted that are
+	 * `whole`: they have them. table: [n_parts], with the own digests in their place; then all are there.
+	 * gathered: what all parameters are after that. */
+	enum status (*digests)(struct arith *, bool known, struct arith_share *out);
+	enum status (*gather)(struct arith *, struct coll *, bool whole, struct arith_share *table);
+	enum status (*gathered)(struct arith *, const struct arith_share *table, struct arith_params *out);
+	/* Reads all parameters as they are. The same digest as update_run's; of a sharded job with masters that of
+	 * what trainers see, as no part has all masters. */
 	enum status (*inspect_params)(struct arith *, struct arith_params *out);
 
 	/* n bytes of a role's data from `offset` on, inside of it; a role that the job has, but no slot, CONTROL or

@@ -8,6 +8,7 @@
 #include "engine/norms.h"
 #include "engine/params.h"
 #include "engine/pass.h"
+#include "engine/share_params.h"
 #include "engine/sum_parts.h"
 #include "engine/update.h"
 
@@ -77,10 +78,11 @@ static enum status zero_slot(struct arith *a, uint32_t slot)
 	return ST_OK;
 }
 
-static enum status reduce(struct arith *a, struct coll *coll, uint32_t dst, uint32_t src, bool filled)
+static enum status reduce(struct arith *a, struct coll *coll, uint32_t dst, uint32_t src, bool filled,
+			  struct arith_norm *norm)
 {
 	const struct host *h = host(a);
-	return sum_parts_run(h->sum_parts, coll, half_of(h, dst), half_of(h, src), filled);
+	return sum_parts_run(h->sum_parts, coll, half_of(h, dst), half_of(h, src), filled, norm);
 }
 
 /* ---- the first parameters ---- */
@@ -89,7 +91,9 @@ static enum status broadcast(struct arith *a, struct coll *coll, uint32_t root)
 {
 	const struct memory *m = host(a)->m;
 	enum status st = coll_broadcast(coll, m->params, plan_role_bytes(m->plan, SEG_PARAMS), root);
-	if (!st && m->master)
+	if (!st && m->plan->sharded && root != m->plan->part)
+		params_derive_masters(m, host(a)->kernels); /* uploaded ones are no more precise */
+	else if (!st && m->master && !m->plan->sharded)
 		st = coll_broadcast(coll, m->master, plan_role_bytes(m->plan, SEG_MASTER), root);
 	return st;
 }
@@ -135,6 +139,32 @@ static enum status inspect_params(struct arith *a, struct arith_params *out)
 {
 	const struct host *h = host(a);
 	*out = (struct arith_params){ update_digest(h->update), finite_find(h->m, h->kernels, h->workers) };
+	return ST_OK;
+}
+
+/* ---- sharded ---- */
+
+static enum status digests(struct arith *a, bool known, struct arith_share *out)
+{
+	const struct host *h = host(a);
+	if (!known)
+		out->values = update_own_digest(h->update, false);
+	out->seen = h->m->master ? update_own_digest(h->update, true) : out->values;
+	return ST_OK;
+}
+
+static enum status gather(struct arith *a, struct coll *coll, bool whole, struct arith_share *table)
+{
+	return share_params_gather(host(a)->m, coll, whole, table);
+}
+
+static enum status gathered(struct arith *a, const struct arith_share *table, struct arith_params *out)
+{
+	const struct host *h = host(a);
+	const uint64_t others = update_others_digest(h->update);
+	*out = (struct arith_params){ .digest = share_params_digest(h->m->plan, table, others) };
+	if (update_is_suspect(h->update))
+		out->nonfinite = finite_find(h->m, h->kernels, h->workers);
 	return ST_OK;
 }
 
@@ -205,6 +235,9 @@ static const struct arith_ops operations = {
 	.update_can_resume = can_resume_update,
 	.update_run = run_update,
 	.inspect_params = inspect_params,
+	.digests = digests,
+	.gather = gather,
+	.gathered = gathered,
 	.read = read_bytes,
 	.write = write_bytes,
 	.norms = take_norms,

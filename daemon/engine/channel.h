@@ -14,7 +14,7 @@
 
 #include <stdint.h>
 
-#define ENGINE_CHANNEL_VERSION 15
+#define ENGINE_CHANNEL_VERSION 16
 #define ENGINE_CHANNEL_FD 3 /* the engine's end, inherited */
 #define ENGINE_MAX_FDS 64   /* in one packet */
 /* bytes of present bitmap that a packet can carry: 2^20 tensors */
@@ -41,7 +41,8 @@ enum engine_op {
 	   want_norms: answered OK, the rows of control_page_norms are those of this vote */
 	ENGINE_GO,
 	/* window, term, attempt, outcome, scalars: update and open window+1. Answered before the trainers that wait
-	   for it in mailboxes: what one of them sends next comes after the answer */
+	   for it in mailboxes: what one of them sends next comes after the answer. Of a sharded job comm and comm_term,
+	   too: engine/apply.h says when it is answered, and `result` is the phase when it is not OK */
 	ENGINE_COMMIT,
 	ENGINE_PUT_PARAMS,  /* rank, sgen, slot, offset, bytes, last */
 	ENGINE_INIT_PARAMS, /* draw the initial parameters from the plan's rules */
@@ -132,7 +133,10 @@ struct engine_command {
 	uint64_t sgen;
 	uint64_t window;
 	uint64_t term, attempt;
-	uint64_t comm; /* JOIN, ADDRESS, ABORT, FILL: the communicator. GO of several parts: the one to sum in */
+	/* JOIN, ADDRESS, ABORT, FILL: the communicator. GO of several parts: the one to sum in; COMMIT of a sharded
+	 * job: the one to gather in. The term that it is named with is that of the command; of a COMMIT comm_term, as
+	 * an earlier coordinator may have decided it */
+	uint64_t comm, comm_term;
 	uint32_t micro;
 	uint32_t slot;
 	double loss_scale; /* ADD: that the gradients carry; 0 = 1 */

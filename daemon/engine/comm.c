@@ -303,6 +303,11 @@ void comm_fill(struct comm *c, comm_fn *fn, void *arg)
 	work(c, COMM_FILL, fn, arg);
 }
 
+void comm_gather(struct comm *c, comm_fn *fn, void *arg)
+{
+	work(c, COMM_GATHER, fn, arg);
+}
+
 enum comm_state comm_state(const struct comm *c)
 {
 	return c ? c->state : COMM_NONE;

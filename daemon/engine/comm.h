@@ -4,8 +4,8 @@
  * For jobs of several parts; an engine of a job of one part makes no struct comm. All functions are called by one
  * thread, the engine's main thread, and none of them waits for another part: what takes long runs on the communication
  * thread, one call at a time, and an eventfd tells when a call has come back. The communication thread runs coll's
- * calls and the functions that comm_reduce and comm_fill are given, and nothing else: it does not log, publish or
- * allocate (coll itself does).
+ * calls and the functions that comm_reduce, comm_fill and comm_gather are given, and nothing else: it does not log,
+ * publish or allocate (coll itself does).
  *
  * A member is never used again once it is aborted, has failed or is replaced: it is "the old one" until its last call
  * has come back and it has left, and a new member joins after that only. There is at most one old one.
@@ -23,7 +23,7 @@
  *   other     address                                 same      STALE_ATTEMPT
  *   JOINING   OK                                      READY     COMM_EVENT_JOINED
  *   JOINING   failed                                  BROKEN    COMM_EVENT_LOST; the member leaves
- *   READY     comm_reduce, comm_fill                  BUSY      the function runs on the thread
+ *   READY     comm_reduce, _fill, _gather             BUSY      the function runs on the thread
  *   BUSY      OK                                      READY     COMM_EVENT_DONE
  *   BUSY      failed                                  BROKEN    COMM_EVENT_DONE with the failure; the member leaves
  *   OFFERED.. abort of the member's id                BROKEN    the member is aborted and leaves; no event
@@ -40,7 +40,7 @@
 struct comm;
 
 enum comm_state { COMM_NONE, COMM_OFFERED, COMM_JOINING, COMM_READY, COMM_BUSY, COMM_BROKEN };
-enum comm_task { COMM_JOIN, COMM_REDUCE, COMM_FILL };
+enum comm_task { COMM_JOIN, COMM_REDUCE, COMM_FILL, COMM_GATHER };
 enum comm_event_kind { COMM_EVENT_JOINED, COMM_EVENT_LOST, COMM_EVENT_DONE };
 enum comm_look { COMM_LOOK_QUIET, COMM_LOOK_MOVES, COMM_LOOK_HANGS };
 
@@ -79,6 +79,7 @@ enum status comm_address(struct comm *, const struct coll_id *, uint32_t part, u
 /* In READY alone. `arg`, and what it names, is the thread's until the event, or until comm_is_working says false. */
 void comm_reduce(struct comm *, comm_fn *, void *arg);
 void comm_fill(struct comm *, comm_fn *, void *arg);
+void comm_gather(struct comm *, comm_fn *, void *arg);
 /* true: it was the member's id, which is over now. */
 bool comm_abort(struct comm *, const struct coll_id *);
 
@@ -86,7 +87,7 @@ enum comm_state comm_state(const struct comm *); /* NULL: COMM_NONE */
 /* How *id lies to the newest communicator that this life has been in: below 0, older; 0, the same; above 0, newer. Of
  * NULL, and of one that has been in none, every id is newer. */
 int comm_compare(const struct comm *, const struct coll_id *id);
-/* A function of comm_reduce or comm_fill runs, or one that was aborted has not come back. NULL: false. */
+/* A function of comm_reduce, comm_fill or comm_gather runs, or one that was aborted has not come back. NULL: false. */
 bool comm_is_working(const struct comm *);
 bool comm_is_filling(const struct comm *); /* the same, of comm_fill alone */
 

@@ -136,7 +136,7 @@ static enum status start(struct engine *e, const struct engine_command *c, char 
 	engine_publish(e);
 	push_zero_slots(e);
 	if (e->state.r.phase == WINDOW_APPLYING)
-		step_finish(e);
+		(apply_is_wanted(e, e->state.r.commit_outcome) ? apply_resume : step_finish)(e);
 	engine_show_status(e);
 	engine_show_ranks(e);
 	e->running = true;
@@ -178,6 +178,7 @@ static void on_stop(struct engine *e, const struct engine_command *c)
 		window_disarm(e, ST_ENGINE_DOWN);
 		step_drop_sum(e, ST_ENGINE_DOWN);
 		fill_drop(e, ST_ENGINE_DOWN);
+		apply_drop(e, ST_ENGINE_DOWN);
 	}
 	engine_reply(e, c, ST_OK, NULL);
 	e->ended = true;
@@ -209,7 +210,7 @@ static void dispatch(struct engine *e, const struct packet *p)
 		step_disarm(e, c);
 		break;
 	case ENGINE_COMMIT:
-		step_commit(e, c);
+		(apply_is_wanted(e, c->outcome) ? apply_commit : step_commit)(e, c);
 		break;
 	case ENGINE_PUT_PARAMS:
 		step_put_params(e, c);

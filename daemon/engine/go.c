@@ -58,7 +58,7 @@ static enum status judge_sum(const struct control_record *r, const struct go_sum
 		return ST_STALE_TERM;
 	if (s->stage && go->term < s->go.term)
 		return ST_STALE_TERM;
-	if (r->phase == WINDOW_OPEN && !go->close)
+	if (r->phase == WINDOW_APPLYING || (r->phase == WINDOW_OPEN && !go->close))
 		return ST_NOT_READY;
 	return s->stage ? judge_age(s->go.term, s->go.attempt, go) : ST_OK;
 }

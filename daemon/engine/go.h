@@ -44,6 +44,7 @@
  *   is armed                                                             GO_REFUSED   INVALID_ARGUMENT
  *   is of an older term than the record, or than the one at hand         GO_REFUSED   STALE_TERM
  *   finds an open window, and is not `close`                             GO_REFUSED   NOT_READY
+ *   finds its window being applied, as parts of a sharded job may        GO_REFUSED   NOT_READY
  *   is of the same term as the one at hand, and of an older attempt      GO_REFUSED   STALE_ATTEMPT
  *   is of the attempt at hand                                            GO_JOINS     (later)
  *   is of the attempt of the last vote                                   GO_VOTES     OK

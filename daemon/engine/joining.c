@@ -84,9 +84,10 @@ void joining_join(struct engine *e, const struct engine_command *c)
 	const void *blob = NULL;
 	size_t n_blob = 0;
 	struct coll_failure why;
-	if (comm_compare(e->comm, &id) > 0) { /* what a GO or a FILL waits for is over */
+	if (comm_compare(e->comm, &id) > 0) { /* what a GO, a FILL or a COMMIT waits for is over */
 		step_drop_sum(e, ST_CANCELLED);
 		fill_drop(e, ST_CANCELLED);
+		apply_drop(e, ST_CANCELLED);
 	}
 	enum status st = join(e, c, &blob, &n_blob, &why);
 	struct engine_answer a = engine_answer_to(e, c, st);
@@ -111,6 +112,8 @@ void joining_abort(struct engine *e, const struct engine_command *c)
 		step_drop_sum(e, ST_CANCELLED);
 	if (e->fill.stage && e->fill.command.term == c->term && e->fill.command.comm == c->comm)
 		fill_drop(e, ST_CANCELLED);
+	if (e->apply.at_hand.stage && apply_names(&e->apply.at_hand.command, c->term, c->comm))
+		apply_drop(e, ST_CANCELLED);
 	FAILPOINT(engine_abort_begun);
 	comm_abort(e->comm, &id);
 	FAILPOINT(engine_abort_done);
@@ -139,7 +142,7 @@ static void on_event(struct engine *e, const struct comm_event *ev)
 		return;
 	}
 	if (ev->kind == COMM_EVENT_DONE) {
-		fill_on_done(e, ev);
+		(ev->task == COMM_GATHER ? apply_on_done : fill_on_done)(e, ev);
 		step_on_connected(e);
 		return;
 	}
@@ -149,11 +152,13 @@ static void on_event(struct engine *e, const struct comm_event *ev)
 		tell(e, COMM_LOST, ev);
 		step_on_lost(e, ev);
 		fill_on_lost(e, ev);
+		apply_on_lost(e, ev);
 		return;
 	}
 	FAILPOINT(engine_comm_up);
 	tell(e, COMM_JOINED, ev);
 	fill_on_connected(e);
+	apply_on_connected(e);
 	step_on_connected(e);
 }
 

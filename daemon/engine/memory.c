@@ -44,6 +44,7 @@ static enum status take_plan(struct memory *m, int fd, char *why, size_t n_why)
 	if (!m->wanted || !m->segment || !m->slot)
 		return ST_NO_MEMORY;
 	plan_segments(p, m->wanted, m->n_wanted);
+	plan_own(p, &m->own, &m->own_end);
 	return ST_OK;
 }
 
@@ -169,15 +170,16 @@ void memory_params(const struct memory *m, uint32_t dtype_group, uint64_t start,
 {
 	const struct arena_group *g = &m->plan->group[dtype_group];
 	unsigned char *own = m->params + g->param_offset + (start - g->start) * dtype_size(g->param_dtype);
+	const bool is_own = start >= m->own && start < m->own_end;
 	*out = (struct kernel_params){ .p16_dtype = g->param_dtype };
 	if (g->param_dtype == DTYPE_F32) {
 		out->p = (float *)own;
 	} else {
 		out->p16 = own;
-		out->p = m->master ? m->master + start : NULL;
+		out->p = is_own && m->master ? m->master + (start - m->own) : NULL;
 	}
-	out->m = m->state[0] ? m->state[0] + start : NULL;
-	out->v = m->state[1] ? m->state[1] + start : NULL;
+	out->m = is_own && m->state[0] ? m->state[0] + (start - m->own) : NULL;
+	out->v = is_own && m->state[1] ? m->state[1] + (start - m->own) : NULL;
 }
 
 const void *memory_values(const struct kernel_params *p, enum dtype *out_dtype)

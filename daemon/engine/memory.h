@@ -27,9 +27,10 @@ struct memory {
 	/* the arenas: only arith_host.c and what it calls use these */
 	unsigned char *accum[2];
 	unsigned char *params;
-	float *master;	      /* NULL: no 16-bit parameters, or no master */
-	float *state[2];      /* NULL: none; m, v */
-	unsigned char **slot; /* [plan->slots] */
+	uint64_t own, own_end; /* elements that `master` and `state` are of: plan_own */
+	float *master;	       /* NULL: no 16-bit parameters, no master, or nothing is owned */
+	float *state[2];       /* NULL: none; m, v */
+	unsigned char **slot;  /* [plan->slots] */
 };
 #define MEMORY_NONE ((struct memory){ .lock_fd = -1 })
 
@@ -42,7 +43,8 @@ int memory_missing(const struct memory *);
 enum status memory_lock(struct memory *);
 void memory_fini(struct memory *); /* MEMORY_NONE or half-built is fine */
 
-/* What an update of elements [start, start + count) reads and writes; they lie in one dtype group. */
+/* What an update of elements [start, start + count) reads and writes; they lie in one dtype group. Master and state are
+ * NULL if `start` is not this part's own. */
 void memory_params(const struct memory *, uint32_t dtype_group, uint64_t start, struct kernel_params *out);
 /* The values that count: f32 parameters, the master, or 16-bit parameters without one. */
 const void *memory_values(const struct kernel_params *, enum dtype *out_dtype);

@@ -27,7 +27,18 @@ static void derive_master(const struct memory *m, const struct kernels *k, const
 		return;
 	uint64_t first = (from - g->param_offset) / 2 / ARENA_ALIGN * ARENA_ALIGN;
 	uint64_t last = ((to - g->param_offset + 1) / 2 + ARENA_ALIGN - 1) / ARENA_ALIGN * ARENA_ALIGN;
-	k->to_f32(m->master + g->start + first, m->params + g->param_offset + 2 * first, g->param_dtype, last - first);
+	first = max(g->start + first, m->own);
+	last = min(g->start + last, m->own_end);
+	if (first < last)
+		k->to_f32(m->master + (first - m->own), m->params + g->param_offset + 2 * (first - g->start),
+			  g->param_dtype, last - first);
+}
+
+void params_derive_masters(const struct memory *m, const struct kernels *k)
+{
+	for (uint32_t i = 0; m->master && i < m->plan->n_groups; i++)
+		if (dtype_size(m->plan->group[i].param_dtype) == 2)
+			derive_master(m, k, &m->plan->group[i], 0, m->plan->param_bytes);
 }
 
 void params_put(const struct memory *m, const struct gaps *g, const struct kernels *k, uint32_t slot, uint64_t offset,
@@ -49,6 +60,14 @@ struct draw {
 	const struct plan_tensor *tensor;
 };
 
+/* Of those elements that are this part's own: a block of a tensor may have others, too. */
+static void keep_master(const struct memory *m, uint64_t start, const float *value, size_t n)
+{
+	const uint64_t from = max(start, m->own), end = min(start + n, m->own_end);
+	if (m->master && from < end)
+		memcpy(m->master + (from - m->own), value + (from - start), (end - from) * sizeof(*value));
+}
+
 /* Values first..first+n of the tensor, n <= KERNEL_BLOCK; all dtypes go through f32. */
 static void draw_block(const struct draw *d, uint64_t first, size_t n)
 {
@@ -56,10 +75,12 @@ static void draw_block(const struct draw *d, uint64_t first, size_t n)
 	_Alignas(64) float buffer[KERNEL_BLOCK];
 	struct kernel_params p;
 	memory_params(d->m, t->dtype_group, t->start + first, &p);
-	float *value = p.p ? p.p : buffer;
+	float *value = p.p && !p.p16 ? p.p : buffer;
 	init_fill(value, first, n, &t->init, t->fan_in, t->fan_out, d->m->plan->seed, t->key);
-	if (p.p16)
-		d->kernels->from_f32(p.p16, p.p16_dtype, value, n);
+	if (!p.p16)
+		return;
+	d->kernels->from_f32(p.p16, p.p16_dtype, value, n);
+	keep_master(d->m, t->start + first, value, n);
 }
 
 static void draw_chunk(void *arg, uint32_t item, uint32_t worker)

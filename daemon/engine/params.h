@@ -12,6 +12,8 @@
  */
 void params_put(const struct memory *, const struct gaps *, const struct kernels *, uint32_t slot, uint64_t offset,
 		uint64_t bytes);
+/* The masters of all 16-bit parameters that are this part's own, from the parameters as they are. */
+void params_derive_masters(const struct memory *, const struct kernels *);
 /* Draws every tensor that has a rule; the others stay as they are, aliases follow their target. */
 void params_init(const struct memory *, const struct kernels *, struct workers *);
 

@@ -25,7 +25,9 @@ static int n_state(const struct plan *p)
 
 uint64_t plan_role_bytes(const struct plan *p, enum segment_role role)
 {
-	const uint64_t f32 = p->n_elements * sizeof(float);
+	uint64_t from, end;
+	plan_own(p, &from, &end);
+	const uint64_t f32 = (end - from) * sizeof(float);
 	switch (role) {
 	case SEG_CONTROL:
 		return control_page_bytes(p->ranks, p->max_micro_size, p->threads, p->n_tensors);
@@ -53,6 +55,18 @@ void plan_shares(const struct plan *p, uint64_t *out)
 	for (uint32_t s = 0; s < p->n_parts; s++)
 		out[s] = s * units / p->n_parts * PLAN_SHARE_ALIGN;
 	out[p->n_parts] = p->n_elements;
+}
+
+void plan_own(const struct plan *p, uint64_t *from, uint64_t *end)
+{
+	uint64_t share[PLAN_MAX_PARTS + 1];
+	*from = 0;
+	*end = p->n_elements;
+	if (!p->sharded)
+		return;
+	plan_shares(p, share);
+	*from = share[p->part];
+	*end = share[p->part + 1];
 }
 
 int plan_segments(const struct plan *p, struct plan_segment *out, int n)
@@ -101,6 +115,22 @@ static bool groups_ok(const struct plan *p)
 	return end == p->n_elements;
 }
 
+/* No chunk of an update has elements of two shares. */
+static bool shares_ok(const struct plan *p)
+{
+	const struct plan_range *r = plan_ranges(p);
+	uint64_t share[PLAN_MAX_PARTS + 1];
+	uint32_t s = 1;
+	if (!p->sharded)
+		return true;
+	plan_shares(p, share);
+	for (uint64_t i = 0; i < p->n_ranges; i++)
+		for (; s < p->n_parts && share[s] < r[i].start + r[i].count; s++)
+			if (share[s] > r[i].start && (share[s] - r[i].start) % KERNEL_BLOCK)
+				return false;
+	return true;
+}
+
 static bool ranges_ok(const struct plan *p)
 {
 	const struct plan_range *r = plan_ranges(p);
@@ -114,7 +144,7 @@ static bool ranges_ok(const struct plan *p)
 			return false;
 		end += r[i].count;
 	}
-	return end == p->n_elements && (p->optim.type != OPTIM_LAMB || p->n_ranges <= p->n_tensors);
+	return end == p->n_elements && shares_ok(p) && (p->optim.type != OPTIM_LAMB || p->n_ranges <= p->n_tensors);
 }
 
 static bool tensors_ok(const struct plan *p)
@@ -144,6 +174,9 @@ static const char *scalars_wrong(const struct plan *p)
 		return "ranks times max_micro_size, or n_tensors";
 	if (p->part >= p->n_parts || p->n_parts > PLAN_MAX_PARTS)
 		return "part or n_parts";
+	if (p->sharded > 1 ||
+	    (p->sharded && (p->n_parts == 1 || p->optim.type == OPTIM_LAMB || p->optim.type == OPTIM_CLIENT)))
+		return "sharding";
 	if (p->threads == 0 || p->threads > PLAN_MAX_THREADS || p->slots == 0 || p->slots > PLAN_MAX_SLOTS)
 		return "threads or slots";
 	if (p->slots_per_rank == 0 || (uint64_t)p->ranks * p->slots_per_rank > p->slots)

@@ -14,7 +14,7 @@
 
 #include <stdint.h>
 
-#define PLAN_VERSION 5
+#define PLAN_VERSION 6
 #define PLAN_MAX_PARTS 16 /* of a job; control/part.h */
 #define PLAN_MAX_THREADS 256
 #define PLAN_MAX_SLOTS 65536
@@ -69,6 +69,8 @@ struct plan {
 	uint64_t names_bytes, names_offset;	      /* char[] */
 	uint64_t numbers_offset; /* uint32_t[ranks]: the job's numbers of this engine's ranks; 0: they are the same */
 	uint32_t part, n_parts;	 /* of the job: part < n_parts <= PLAN_MAX_PARTS */
+	uint32_t sharded;	 /* 1: masters and optimizer state are of this part's share alone; several parts */
+	uint32_t reserved;
 };
 
 static inline const struct plan_tensor *plan_tensors(const struct plan *p)
@@ -98,6 +100,9 @@ static inline uint32_t plan_rank_number(const struct plan *p, uint32_t rank)
  * multiples of PLAN_SHARE_ALIGN; a small arena leaves parts with nothing. out has n_parts + 1 places. */
 #define PLAN_SHARE_ALIGN (8 * KERNEL_BLOCK)
 void plan_shares(const struct plan *p, uint64_t *out);
+/* What this part updates and has the masters and the optimizer state of: its share if the job is sharded, else all.
+ * Elements [*from, *end); no chunk of an update (update.h) crosses either. */
+void plan_own(const struct plan *p, uint64_t *from, uint64_t *end);
 
 /* The segments of a job, in a fixed order: what gaccd creates before the engine starts and passes after the plan. */
 struct plan_segment {

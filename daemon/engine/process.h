@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The inside of the engine process, shared by engine.c (life), push.c (pushes), boxes.c (mailboxes), window.c
- * (sessions, flushes, the end of a window), step.c (votes and commits), step_parts.c (votes of several parts), saving.c
- * (checkpoints), joining.c (communicators) and answers.c (what is told to others). Main thread only.
+ * (sessions, flushes, the end of a window), step.c (votes and commits), step_parts.c (votes of several parts),
+ * apply_parts.c (commits of sharded jobs), saving.c (checkpoints), joining.c (communicators) and answers.c (what is told
+ * to others). Main thread only.
  *
  * `state` equals the record in force; it is changed only right before control_page_publish.
  */
@@ -9,6 +10,7 @@
 #define GACC_ENGINE_PROCESS_H
 
 #include "engine/accum.h"
+#include "engine/apply.h"
 #include "engine/arith.h"
 #include "engine/boxes.h"
 #include "engine/channel.h"
@@ -29,6 +31,23 @@ struct sum_task {
 	struct arith *arith;
 	uint32_t dst, src; /* halves */
 	bool filled;
+	struct arith_norm *norm; /* of a sharded job: found with the sum */
+};
+
+/* What it does for a COMMIT of a sharded job. */
+struct gather_task {
+	struct arith *arith;
+	bool whole;
+	struct arith_share table[PLAN_MAX_PARTS];
+};
+struct apply {
+	struct apply_at_hand at_hand;
+	bool serves;			/* its window is over here; other parts get this one's share */
+	struct apply_gathered gathered; /* the communicator in which all has come that was to come */
+	bool has_share;			/* `share` is of the update of `share_window` */
+	uint64_t share_window;
+	struct arith_share share;
+	struct gather_task task; /* of the communication thread until comm_is_working says no */
 };
 
 /* A FILL: `command` waits until all parts are connected, or its bytes move; or it was the last one, and is done. */
@@ -67,9 +86,11 @@ struct engine {
 	int64_t stall_ns;
 	char coll_address[sizeof(((struct engine_command *)0)->coll_address)];
 	struct go_sum sum;
-	struct sum_task sum_task; /* the communication thread's, until comm_is_working says no */
+	struct sum_task sum_task;   /* the communication thread's, until comm_is_working says no */
+	struct arith_norm sum_norm; /* as sum_task */
 	struct fill fill;
-	bool running; /* HELLO was sent */
+	struct apply apply; /* sharded: */
+	bool running;	    /* HELLO was sent */
 	bool ended;
 	int exit_code;
 };
@@ -168,6 +189,13 @@ void step_init_params(struct engine *, const struct engine_command *);
 /* A fill writes, or may still write, to parameters that are not ready: the command, which would, too, is answered
  * NOT_READY. */
 bool step_is_being_filled(struct engine *, const struct engine_command *);
+/* The update of the record in APPLYING, or what is left of it: of a sharded job this part's share. */
+void step_update(struct engine *, struct arith_params *out);
+/* All of it is here: opens the next window. p: what the parameters are; NULL: the step has not changed them. */
+void step_open(struct engine *, const struct arith_params *p);
+void step_answer_commit(struct engine *, const struct engine_command *);
+/* A COMMIT that is new comes into the record. false: it is refused, and answered. */
+bool step_record(struct engine *, const struct engine_command *);
 /* Does what the record in APPLYING says, or what is left of it, and opens the next window. */
 void step_finish(struct engine *);
 /* The parameters are whole, and what inspect_params said of them: record, and trainers may see them. ST_NONFINITE with
@@ -183,7 +211,22 @@ void fill_on_connected(struct engine *);
 void fill_on_lost(struct engine *, const struct comm_event *why);
 void fill_on_done(struct engine *, const struct comm_event *done);
 
+/* apply_parts.c: COMMITs of a sharded job that change parameters */
+bool apply_is_wanted(const struct engine *, uint32_t outcome);
+/* By the table of apply.h: the share is updated and given to the other parts, and theirs are awaited. */
+void apply_commit(struct engine *, const struct engine_command *);
+/* What a predecessor has left of the share. The window stays in APPLYING until a COMMIT names a communicator. */
+void apply_resume(struct engine *);
+/* Answers the COMMIT at hand with this status; the caller ends its communicator. */
+void apply_drop(struct engine *, enum status);
+/* The communicator is connected; could not be connected; has come back from a gather. */
+void apply_on_connected(struct engine *);
+void apply_on_lost(struct engine *, const struct comm_event *why);
+void apply_on_done(struct engine *, const struct comm_event *done);
+
 /* step_parts.c */
+/* How the communicator that a command names stands with this engine. */
+enum go_comm step_standing(const struct engine *, const struct engine_command *);
 void step_go_parts(struct engine *, const struct engine_command *);
 /* Answers the GO at hand with this status; if its sum is being taken, its communicator is over. */
 void step_drop_sum(struct engine *, enum status);

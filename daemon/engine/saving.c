@@ -32,7 +32,10 @@ void saving_begin(struct engine *e, const struct engine_command *c, const unsign
 	enum status st = ST_INVALID_ARGUMENT;
 	if (!take_path(path, sizeof(path), tail, c->n_present))
 		snprintf(why, sizeof(why), "no path");
-	else if (!r->params_ready)
+	else if (e->mem.plan->sharded) {
+		st = ST_NOT_SUPPORTED;
+		snprintf(why, sizeof(why), "a job with sharding: full is not saved");
+	} else if (!r->params_ready)
 		st = ST_NOT_READY;
 	else if (r->params_nonfinite) {
 		st = ST_NONFINITE;
@@ -82,6 +85,10 @@ void saving_restore(struct engine *e, const struct engine_command *c, const unsi
 	}
 	if (step_is_being_filled(e, c))
 		return;
+	if (e->mem.plan->sharded) {
+		engine_reply(e, c, ST_NOT_SUPPORTED, "a checkpoint does not begin a job with sharding: full");
+		return;
+	}
 	if (c->n_present <= sizeof(r) || !take_path(path, sizeof(path), tail + sizeof(r), c->n_present - sizeof(r))) {
 		engine_reply(e, c, ST_INVALID_ARGUMENT, "no path");
 		return;

@@ -211,29 +211,24 @@ static void note_params(struct engine *e, const struct arith_params *p)
 		 "after the update: %s", text);
 }
 
-static void apply(struct engine *e)
+static void scale_for_client(struct engine *e)
 {
 	struct control_record *r = &e->state.r;
-	struct status_page *page = e->mem.status;
-	struct arith_params params;
-	if (r->commit_outcome != STEP_APPLIED)
-		return;
-	if (is_client(e)) {
-		const uint32_t sum = sum_half(e);
-		arith_before_write(e->arith, sum ? SEG_ACCUM0 : SEG_ACCUM1);
-		arith_need("scaling",
-			   e->arith->ops->scale(e->arith, 1 - sum, sum, r->commit_scale, r->commit_clip_value));
-		r->client_pending = 1;
-		r->client_window = r->window;
-		for (uint32_t i = 0; i < r->ranks; i++)
-			e->state.rank[i].session.step_acked = 0;
-		return;
-	}
+	const uint32_t sum = sum_half(e);
+	arith_before_write(e->arith, sum ? SEG_ACCUM0 : SEG_ACCUM1);
+	arith_need("scaling", e->arith->ops->scale(e->arith, 1 - sum, sum, r->commit_scale, r->commit_clip_value));
+	r->client_pending = 1;
+	r->client_window = r->window;
+	for (uint32_t i = 0; i < r->ranks; i++)
+		e->state.rank[i].session.step_acked = 0;
+}
+
+void step_update(struct engine *e, struct arith_params *out)
+{
 	protect_update(e);
 	/* odd before the first store to a parameter; a predecessor may have set it already */
-	atomic_fetch_or(&page->seq, 1);
-	arith_need("updating", e->arith->ops->update_run(e->arith, r, sum_half(e), &params));
-	note_params(e, &params);
+	atomic_fetch_or(&e->mem.status->seq, 1);
+	arith_need("updating", e->arith->ops->update_run(e->arith, &e->state.r, sum_half(e), out));
 }
 
 static void open_window(struct engine *e)
@@ -268,15 +263,27 @@ static void open_window(struct engine *e)
 	}
 }
 
-void step_finish(struct engine *e)
+void step_open(struct engine *e, const struct arith_params *p)
 {
-	apply(e);
+	if (p)
+		note_params(e, p);
 	FAILPOINT(engine_params_step_before);
 	open_window(e);
 	engine_publish(e);
 	FAILPOINT(engine_params_step_after);
 	engine_show_status(e);
 	engine_show_ranks(e);
+}
+
+void step_finish(struct engine *e)
+{
+	struct arith_params params;
+	const bool steps = e->state.r.commit_outcome == STEP_APPLIED;
+	if (steps && is_client(e))
+		scale_for_client(e);
+	else if (steps)
+		step_update(e, &params);
+	step_open(e, steps && !is_client(e) ? &params : NULL);
 }
 
 /* Sent again after it was done. */
@@ -287,25 +294,37 @@ static bool is_done(const struct engine *e, const struct engine_command *c)
 	       c->attempt == r->commit_attempt;
 }
 
-void step_commit(struct engine *e, const struct engine_command *c)
+void step_answer_commit(struct engine *e, const struct engine_command *c)
 {
-	const char *why = NULL;
-	bool done = is_done(e, c);
-	if (!done) {
-		enum status st = check_commit(e, c, &why);
-		if (st) {
-			engine_reply(e, c, st, why);
-			return;
-		}
-		record_commit(e, c);
-		FAILPOINT(engine_commit_recorded);
-		step_finish(e);
-	}
 	struct engine_answer a = engine_answer_to(e, c, ST_OK);
 	a.digest = e->state.r.params_digest;
 	a.nonfinite = e->state.r.params_nonfinite;
 	a.nonfinite_tensor = e->state.r.nonfinite_tensor;
 	engine_send(e, &a);
+}
+
+bool step_record(struct engine *e, const struct engine_command *c)
+{
+	const char *why = NULL;
+	enum status st = check_commit(e, c, &why);
+	if (st) {
+		engine_reply(e, c, st, why);
+		return false;
+	}
+	record_commit(e, c);
+	FAILPOINT(engine_commit_recorded);
+	return true;
+}
+
+void step_commit(struct engine *e, const struct engine_command *c)
+{
+	bool done = is_done(e, c);
+	if (!done) {
+		if (!step_record(e, c))
+			return;
+		step_finish(e);
+	}
+	step_answer_commit(e, c);
 	/* only now: the next that gaccd hears may be what a trainer does in the window that follows */
 	if (!done)
 		boxes_end_waits(e);

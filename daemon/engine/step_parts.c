@@ -9,7 +9,7 @@
 #include <assert.h>
 #include <stdio.h>
 
-static enum go_comm standing(const struct engine *e, const struct engine_command *go)
+enum go_comm step_standing(const struct engine *e, const struct engine_command *go)
 {
 	const struct coll_id id = engine_comm_id(e, go);
 	int lies = comm_compare(e->comm, &id);
@@ -21,7 +21,7 @@ static enum go_comm standing(const struct engine *e, const struct engine_command
 		return GO_COMM_FORMS;
 	case COMM_READY:
 		return GO_COMM_FREE;
-	case COMM_BUSY: /* no other GO's sum: that one is at hand, and judged before */
+	case COMM_BUSY: /* no other GO's sum, and no COMMIT's gather: that one is at hand, and judged before */
 		return GO_COMM_FILLS;
 	default:
 		return GO_COMM_OVER;
@@ -36,6 +36,8 @@ static const char *explain(const struct engine *e, const struct go_verdict *v, c
 		return "a job of several parts arms no GO";
 	if (v->status != ST_NOT_READY)
 		return NULL;
+	if (e->state.r.phase == WINDOW_APPLYING)
+		return "the window is being applied";
 	if (e->state.r.client_pending)
 		return "the reduced gradient of an earlier window is still being read";
 	return go->close || e->state.r.phase != WINDOW_OPEN ? "the communicator was not told of" : NULL;
@@ -57,7 +59,7 @@ static void refuse(struct engine *e, const struct engine_command *go, const stru
 static enum status take_sum(void *arg, struct coll *coll)
 {
 	const struct sum_task *t = arg;
-	return t->arith->ops->reduce(t->arith, coll, t->dst, t->src, t->filled);
+	return t->arith->ops->reduce(t->arith, coll, t->dst, t->src, t->filled, t->norm);
 }
 
 /* A vote whose half is about to be overwritten must not outlive this process: a successor would take the half for what
@@ -86,7 +88,7 @@ static void begin_sum(struct engine *e)
 	if (!r->filled)
 		arith_before_write(e->arith, r->x ? SEG_ACCUM1 : SEG_ACCUM0);
 	e->sum.stage = GO_ADDS;
-	e->sum_task = (struct sum_task){ e->arith, 1 - r->x, r->x, r->filled };
+	e->sum_task = (struct sum_task){ e->arith, 1 - r->x, r->x, r->filled, &e->sum_norm };
 	comm_reduce(e->comm, take_sum, &e->sum_task);
 }
 
@@ -107,7 +109,7 @@ void step_go_parts(struct engine *e, const struct engine_command *c)
 {
 	if (go_supersedes(&e->state.r, &e->sum, c))
 		step_drop_sum(e, ST_CANCELLED);
-	const enum go_comm comm = standing(e, c);
+	const enum go_comm comm = step_standing(e, c);
 	const struct go_verdict v = go_judge_sum(&e->state.r, &e->sum, comm, c);
 	switch (v.ruling) {
 	case GO_VOTES:
@@ -132,7 +134,7 @@ void step_go_parts(struct engine *e, const struct engine_command *c)
 
 void step_on_connected(struct engine *e)
 {
-	if (e->sum.stage == GO_CONNECTS && standing(e, &e->sum.go) == GO_COMM_FREE)
+	if (e->sum.stage == GO_CONNECTS && step_standing(e, &e->sum.go) == GO_COMM_FREE)
 		begin_sum(e);
 }
 
@@ -166,6 +168,9 @@ void step_on_sum(struct engine *e, const struct comm_event *done)
 	}
 	e->sum.stage = GO_NONE;
 	FAILPOINT(engine_sum_taken);
-	arith_need("looking at the sum", e->arith->ops->inspect(e->arith, e->sum_task.dst, &e->norm));
+	if (e->mem.plan->sharded) /* nobody has all of it; the shares were looked at as they were added */
+		e->norm = e->sum_norm;
+	else
+		arith_need("looking at the sum", e->arith->ops->inspect(e->arith, e->sum_task.dst, &e->norm));
 	step_vote(e, &go);
 }

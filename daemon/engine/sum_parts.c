@@ -4,6 +4,7 @@
 #include "engine/sum_parts.h"
 
 #include "engine/workers.h"
+#include "math/norm_tree.h"
 #include "proto/failpoint.h"
 
 #include <assert.h>
@@ -23,12 +24,35 @@ struct sum_parts {
 	uint64_t bounds[PLAN_MAX_PARTS + 1];
 	unsigned char *scratch; /* a piece, where one call of the kernel cannot take all parts; else NULL */
 	unsigned char *dst;	/* of the sum at hand */
+	/* a sharded job: of the blocks that this part has the sum of, from `first` on; of a small arena it has all */
+	struct kernel_partials partials;
+	uint64_t first_block, n_blocks;
+	struct vote *vote; /* [n_parts] */
+};
+
+/* What a part of a sharded job tells the others of its share. */
+struct vote {
+	uint64_t digest, nonfinite;
+	struct norm_tree norm;
 };
 
 uint32_t sum_parts_small(const struct plan *plan)
 {
 	const uint64_t bytes = plan->n_elements * dtype_size((enum dtype)plan->acc_dtype);
 	return plan->n_parts > 1 && bytes * (plan->n_parts - 1) <= SUM_PARTS_SMALL ? (uint32_t)bytes : 0;
+}
+
+static enum status keep_partials(struct sum_parts *p)
+{
+	const uint64_t block = KERNEL_BLOCK * (uint64_t)p->element;
+	const uint32_t part = p->plan->part;
+	p->first_block = p->small ? 0 : p->bounds[part] / block;
+	p->n_blocks = (p->small ? p->bounds[p->plan->n_parts] : p->bounds[part + 1]) / block - p->first_block;
+	p->partials = (struct kernel_partials){ .sumsq = calloc(p->n_blocks + 1, sizeof(double)),
+						.digest = calloc(p->n_blocks + 1, sizeof(uint64_t)),
+						.nonfinite = calloc(p->n_blocks + 1, sizeof(uint32_t)) };
+	p->vote = calloc(p->plan->n_parts, sizeof(*p->vote));
+	return p->partials.sumsq && p->partials.digest && p->partials.nonfinite && p->vote ? ST_OK : ST_NO_MEMORY;
 }
 
 enum status sum_parts_new(struct sum_parts **out, const struct plan *plan, const struct kernels *k)
@@ -45,15 +69,16 @@ enum status sum_parts_new(struct sum_parts **out, const struct plan *plan, const
 	plan_shares(plan, p->bounds);
 	for (uint32_t s = 0; s <= plan->n_parts; s++)
 		p->bounds[s] *= p->element;
-	if (plan->n_parts > KERNEL_MAX_SLOTS) {
+	enum status st = plan->sharded ? keep_partials(p) : ST_OK;
+	if (!st && plan->n_parts > KERNEL_MAX_SLOTS) {
 		p->scratch = aligned_alloc(64, SUM_PARTS_PIECE);
-		if (!p->scratch) {
-			sum_parts_free(p);
-			return ST_NO_MEMORY;
-		}
+		st = p->scratch ? ST_OK : ST_NO_MEMORY;
 	}
-	*out = p;
-	return ST_OK;
+	if (st)
+		sum_parts_free(p);
+	else
+		*out = p;
+	return st;
 }
 
 void sum_parts_free(struct sum_parts *p)
@@ -61,7 +86,18 @@ void sum_parts_free(struct sum_parts *p)
 	if (!p)
 		return;
 	free(p->scratch);
+	free(p->partials.sumsq);
+	free(p->partials.digest);
+	free(p->partials.nonfinite);
+	free(p->vote);
 	free(p);
+}
+
+/* Of a piece that begins at this byte of the arena. Pieces and shares are of whole blocks. */
+static struct kernel_partials partials_at(const struct sum_parts *p, uint64_t byte)
+{
+	const uint64_t i = byte / (KERNEL_BLOCK * (uint64_t)p->element) - p->first_block;
+	return (struct kernel_partials){ p->partials.sumsq + i, p->partials.digest + i, p->partials.nonfinite + i };
 }
 
 /* The kernel adds KERNEL_MAX_SLOTS sources at a time, and not in place: sums of some parts are in the scratch piece and
@@ -71,20 +107,62 @@ static enum status add_piece(void *arg, const struct coll_piece *piece, const vo
 	const struct sum_parts *p = arg;
 	const size_t count = piece->n / p->element;
 	unsigned char *dst = p->dst + piece->from, *from = NULL;
+	const struct kernel_partials found =
+		p->plan->sharded ? partials_at(p, piece->from) : (struct kernel_partials){ NULL, NULL, NULL };
 	for (uint32_t done = 0, left = (n + KERNEL_MAX_SLOTS - 1) / KERNEL_MAX_SLOTS; left; left--) {
 		struct kernel_src src[KERNEL_MAX_SLOTS];
 		int k = 0;
 		while (k < KERNEL_MAX_SLOTS && done < n)
 			src[k++] = (struct kernel_src){ source[done++], 1 };
 		unsigned char *to = left % 2 ? dst : p->scratch;
-		p->add(to, from, !from, p->acc, src, k, p->acc, count, NULL, NULL);
+		p->add(to, from, !from, p->acc, src, k, p->acc, count, NULL,
+		       p->plan->sharded && left == 1 ? &found : NULL);
 		from = to;
 	}
 	FAILPOINT(engine_piece_summed);
 	return ST_OK;
 }
 
-static enum status exchange_and_gather(struct sum_parts *p, struct coll *coll, const void *own)
+/* Everybody hears of all shares, so that all votes say the same of the whole sum, which nobody has. */
+static enum status tell_votes(struct sum_parts *p, struct coll *coll, struct arith_norm *norm)
+{
+	const uint32_t n = p->plan->n_parts;
+	const struct norm_tree *tree[PLAN_MAX_PARTS];
+	uint64_t bounds[PLAN_MAX_PARTS + 1];
+	for (uint32_t s = 0; s <= n; s++)
+		bounds[s] = s * sizeof(*p->vote);
+	for (uint32_t s = 0; s < n; s++)
+		tree[s] = &p->vote[s].norm;
+	const struct coll_gather gather = { .buffer = p->vote, .bounds = bounds, .piece = sizeof(*p->vote) };
+	enum status st = coll_gather(coll, &gather);
+	if (st)
+		return st;
+	*norm = (struct arith_norm){ 0 };
+	for (uint32_t s = 0; s < n; s++) {
+		norm->digest += p->vote[s].digest;
+		norm->nonfinite += p->vote[s].nonfinite;
+	}
+	return norm_tree_join(tree, n, &norm->sumsq) ? ST_OK : ST_MALFORMED;
+}
+
+static enum status find_norm(struct sum_parts *p, struct coll *coll, struct arith_norm *norm)
+{
+	struct vote *own = &p->vote[p->plan->part];
+	*own = (struct vote){ .digest = kernel_digest_combine(p->partials.digest, p->n_blocks, p->first_block) };
+	for (uint64_t b = 0; b < p->n_blocks; b++)
+		own->nonfinite += p->partials.nonfinite[b];
+	if (p->small) { /* all is here */
+		*norm = (struct arith_norm){ .sumsq = kernel_sum(p->partials.sumsq, p->n_blocks),
+					     .nonfinite = own->nonfinite,
+					     .digest = own->digest };
+		return ST_OK;
+	}
+	norm_tree_take(p->partials.sumsq, p->first_block, p->first_block + p->n_blocks,
+		       p->plan->n_elements / KERNEL_BLOCK, &own->norm);
+	return tell_votes(p, coll, norm);
+}
+
+static enum status exchange(struct sum_parts *p, struct coll *coll, const void *own)
 {
 	const struct coll_exchange exchange = { .in = own,
 						.bounds = p->bounds,
@@ -94,10 +172,11 @@ static enum status exchange_and_gather(struct sum_parts *p, struct coll *coll, c
 						.arg = p };
 	const struct coll_gather gather = { .buffer = p->dst, .bounds = p->bounds, .piece = SUM_PARTS_PIECE };
 	enum status st = coll_exchange(coll, &exchange);
-	return st ? st : coll_gather(coll, &gather);
+	return st || p->plan->sharded ? st : coll_gather(coll, &gather);
 }
 
-enum status sum_parts_run(struct sum_parts *p, struct coll *coll, void *dst, void *own, bool filled)
+enum status sum_parts_run(struct sum_parts *p, struct coll *coll, void *dst, void *own, bool filled,
+			  struct arith_norm *norm)
 {
 	assert(dst != own && coll->n_parts == p->plan->n_parts && coll->part == p->plan->part);
 	workers_flush_subnormals();
@@ -107,7 +186,9 @@ enum status sum_parts_run(struct sum_parts *p, struct coll *coll, void *dst, voi
 	const struct coll_sum_small whole = {
 		.in = own, .n = p->small, .element = p->element, .sum = add_piece, .arg = p
 	};
-	enum status st = p->small ? coll_sum_small(coll, &whole) : exchange_and_gather(p, coll, own);
+	enum status st = p->small ? coll_sum_small(coll, &whole) : exchange(p, coll, own);
+	if (!st && p->plan->sharded)
+		st = find_norm(p, coll, norm);
 	if (!st)
 		FAILPOINT(engine_reduce_done);
 	return st;

@@ -14,6 +14,7 @@
 #define GACC_ENGINE_SUM_PARTS_H
 
 #include "coll/coll.h"
+#include "engine/arith.h"
 #include "engine/plan.h"
 #include "math/kernels.h"
 
@@ -33,8 +34,10 @@ enum status sum_parts_new(struct sum_parts **out, const struct plan *, const str
 void sum_parts_free(struct sum_parts *); /* NULL is fine */
 
 /* dst = the sum over all parts, of which `own` is this one's: two halves of the accumulator. filled: something has been
- * added to `own`; else it is set to zeros first. Else than ST_OK: the communicator's failure, or what it says of
- * itself; dst holds anything then. */
-enum status sum_parts_run(struct sum_parts *, struct coll *, void *dst, void *own, bool filled);
+ * added to `own`; else it is set to zeros first. Of a sharded job dst has the sum of this part's share alone, unless
+ * the arena is small, and *norm is of the whole sum, with the same bits on all parts; norm is not used else. Else than
+ * ST_OK: the communicator's failure, or what it says of itself; dst holds anything then. */
+enum status sum_parts_run(struct sum_parts *, struct coll *, void *dst, void *own, bool filled,
+			  struct arith_norm *norm);
 
 #endif

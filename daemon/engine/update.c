@@ -19,12 +19,20 @@ struct share_digest {
 	uint64_t nonfinite;
 };
 
+/* Chunks [first, first + n). */
+struct chunks {
+	uint64_t first, n;
+};
+
 struct update {
 	const struct memory *m;
 	const struct kernels *kernels;
 	struct workers *workers;
 	uint64_t *first_chunk; /* [n_ranges + 1]: number of each range's first chunk */
 	uint64_t n_chunks;
+	struct chunks own;	       /* that are updated here: all, or those of this part's share */
+	struct chunks at;	       /* that the shares at hand are of: `own`, but where others are looked at */
+	bool of_trainers;	       /* looks at what trainers see, also where there is a master */
 	struct kernel_update *scalars; /* [n_optim_groups], of the step at hand */
 	struct share_digest *digest;   /* [shares] */
 	const unsigned char *sum;
@@ -53,7 +61,7 @@ static void set_stamp(struct undo_stamp *s, uint64_t unit)
 /* First unit of a share; share `shares` begins where the last one ends. */
 static uint64_t share_begin(const struct update *u, uint32_t share)
 {
-	return u->n_chunks * share / u->m->page.shares * UPDATE_UNITS;
+	return (u->at.first + u->at.n * share / u->m->page.shares) * UPDATE_UNITS;
 }
 
 /* Number of a phase's first unit. A stamp at the end of one phase is not at the beginning of the next. */
@@ -85,6 +93,16 @@ static struct piece locate(const struct update *u, uint64_t unit, uint64_t end)
 	return (struct piece){ unit, end, r->start + at, least((end - unit) * KERNEL_UNIT, r->count - at), r };
 }
 
+/* Of the chunk that begins at this element, which is where a range, a share, or the arena ends. */
+static uint64_t chunk_at(const struct update *u, uint64_t element)
+{
+	const struct plan_range *r = plan_ranges(u->m->plan);
+	uint64_t i = 0;
+	while (i < u->m->plan->n_ranges && r[i].start + r[i].count <= element)
+		i++;
+	return u->first_chunk[i] + (i < u->m->plan->n_ranges ? (element - r[i].start) / KERNEL_BLOCK : 0);
+}
+
 static enum status lamb_new(struct update *u)
 {
 	u->n_phases = 2;
@@ -113,6 +131,9 @@ enum status update_new(struct update **out, const struct memory *m, const struct
 	for (uint64_t i = 0; i < plan->n_ranges; i++)
 		u->first_chunk[i + 1] = u->first_chunk[i] + (r[i].count + KERNEL_BLOCK - 1) / KERNEL_BLOCK;
 	u->n_chunks = u->first_chunk[plan->n_ranges];
+	u->own.first = chunk_at(u, m->own);
+	u->own.n = chunk_at(u, m->own_end) - u->own.first;
+	u->at = u->own;
 	u->n_phases = 1;
 	if (plan->optim.type == OPTIM_LAMB && lamb_new(u))
 		goto fail;
@@ -175,6 +196,8 @@ static uint64_t inspect_piece(const struct update *u, const struct piece *c)
 	struct kernel_params p;
 	enum dtype t;
 	memory_params(u->m, c->range->dtype_group, c->start, &p);
+	if (u->of_trainers && p.p16)
+		p.p = NULL;
 	const void *values = memory_values(&p, &t);
 	u->kernels->inspect(values, t, c->count, &(struct kernel_partials){ .digest = block });
 	return combine(c, block);
@@ -388,7 +411,7 @@ uint64_t update_run(struct update *u, const struct control_record *r, const void
 	u->suspect = u->resumed;
 	for (uint32_t i = 0; i < u->m->page.shares; i++)
 		u->suspect |= u->digest[i].nonfinite != 0;
-	return u->resumed ? update_digest(u) : add_up(u);
+	return u->resumed ? update_own_digest(u, false) : add_up(u);
 }
 
 bool update_is_suspect(const struct update *u)
@@ -408,8 +431,31 @@ static void inspect_share(void *arg, uint32_t share, uint32_t worker)
 	u->digest[share].sum = sum;
 }
 
+static uint64_t inspect(struct update *u, struct chunks at, bool of_trainers)
+{
+	u->at = at;
+	u->of_trainers = of_trainers;
+	run_on_shares(u, inspect_share);
+	u->at = u->own;
+	u->of_trainers = false;
+	return add_up(u);
+}
+
 uint64_t update_digest(struct update *u)
 {
-	run_on_shares(u, inspect_share);
-	return add_up(u);
+	const struct chunks all = { 0, u->n_chunks };
+	return inspect(u, all, u->m->plan->sharded); /* no part has all masters */
+}
+
+uint64_t update_own_digest(struct update *u, bool of_trainers)
+{
+	return inspect(u, u->own, of_trainers);
+}
+
+uint64_t update_others_digest(struct update *u)
+{
+	const uint64_t end = u->own.first + u->own.n;
+	const struct chunks before = { 0, u->own.first }, behind = { end, u->n_chunks - end };
+	const uint64_t sum = inspect(u, before, true);
+	return sum + inspect(u, behind, true);
 }

@@ -60,12 +60,18 @@ void update_begin(struct update *, uint64_t window);
 /* The stamps are of this window and inside their shares: an update may go on. */
 bool update_can_resume(const struct update *, uint64_t window);
 /* Runs the update of record r (commit_*) with the sum in `sum`, or what is left of it. Digest of the parameters after
- * it. */
+ * it; of a sharded job only this part's own are updated, and the digest is theirs. Digests of shares add up to that of
+ * the whole. */
 uint64_t update_run(struct update *, const struct control_record *r, const void *sum);
 /* The last update_run has written values that are inf or NaN, or cannot know, because an earlier life has written some:
  * finite_find tells. */
 bool update_is_suspect(const struct update *);
-/* Digest of the parameters as they are: of the master where there is one. The same number as update_run's. */
+/* Digest of the parameters as they are: of the master where there is one. The same number as update_run's. Of a sharded
+ * job, where no part has all masters, of what trainers see. */
 uint64_t update_digest(struct update *);
+/* Of this part's own alone: of the values that count, or of what trainers see. */
+uint64_t update_own_digest(struct update *, bool of_trainers);
+/* Of all but its own: of what trainers see. */
+uint64_t update_others_digest(struct update *);
 
 #endif

@@ -346,12 +346,27 @@ void part_memory_tick(struct part *p, struct now now)
 	allocate(p, true);
 }
 
+/* The part that has the largest share of a sharded job; 0 of another one, where all have the same. */
+static uint32_t largest_share(const struct job_spec *spec, const struct arena *a, const struct plan_place *at)
+{
+	struct plan plan;
+	uint64_t share[PLAN_MAX_PARTS + 1];
+	uint32_t largest = 0;
+	plan_head(&plan, spec, a, at);
+	plan_shares(&plan, share);
+	for (uint32_t s = 1; plan.sharded && s < plan.n_parts; s++)
+		if (share[s + 1] - share[s] > share[largest + 1] - share[largest])
+			largest = s;
+	return largest;
+}
+
 enum status part_need(const struct node *node, const struct job_spec *spec, const struct arena *a, uint64_t *out)
 {
 	struct plan plan;
-	const struct plan_place at = { .n_parts = spec->parts,
-				       .slots = spec_slots(spec),
-				       .threads = default_threads(node, spec, spec->parts) };
+	struct plan_place at = { .n_parts = spec->parts,
+				 .slots = spec_slots(spec),
+				 .threads = default_threads(node, spec, spec->parts) };
+	at.part = largest_share(spec, a, &at);
 	plan_head(&plan, spec, a, &at);
 	int n_segments = plan_segments(&plan, NULL, 0);
 	struct plan_segment *wanted = calloc((size_t)n_segments, sizeof(*wanted));

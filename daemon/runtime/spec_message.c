@@ -29,6 +29,9 @@ SAME(NONFINITE_REJECT_MICRO, NON_FINITE__NON_FINITE_REJECT_MICRO);
 SAME(NONFINITE_ERROR, NON_FINITE__NON_FINITE_ERROR);
 SAME(ORDER_CANONICAL, ORDERING__ORDERING_CANONICAL);
 SAME(ORDER_ARRIVAL, ORDERING__ORDERING_ARRIVAL);
+SAME(SHARDING_NONE, SHARDING__SHARDING_NONE);
+SAME(SHARDING_FULL, SHARDING__SHARDING_FULL);
+SAME(SHARDING_HYBRID, SHARDING__SHARDING_HYBRID);
 SAME(LAUNCH_EXTERNAL, LAUNCH_MODE__LAUNCH_MODE_EXTERNAL);
 SAME(LAUNCH_CLIENT, LAUNCH_MODE__LAUNCH_MODE_CLIENT);
 SAME(LAUNCH_DAEMON, LAUNCH_MODE__LAUNCH_MODE_DAEMON);
@@ -192,6 +195,8 @@ static void copy_scalars(const Gacc__V1__JobSpec *pb, struct job_spec *s)
 	s->seed = pb->seed;
 	s->ordering = (enum ordering)pb->ordering;
 	s->slots_per_rank = pb->slots_per_rank;
+	s->sharding = (enum sharding)pb->sharding;
+	s->shard_threshold = pb->shard_threshold;
 	s->stall_warn_ns = spec_ms(pb->stall_warn_ms);
 	s->stall_abort_ns = spec_ms(pb->stall_abort_ms);
 	s->abandoned_ns = spec_ms(pb->abandoned_ms);

@@ -196,6 +196,9 @@ static void set_up(struct cluster *c, uint32_t parts)
 	sim_setup(s, n);
 	if (s->spec.steps)
 		s->spec.steps += sim_random(s, 10);
+	if (c->n_parts > 1 && s->spec.optim.type != OPTIM_CLIENT && sim_chance(s, 500))
+		s->spec.sharding = SHARDING_FULL;
+	s->spec.parts = c->n_parts;
 	s->puts = c->n_parts > 1 && sim_chance(s, 400);
 	if (s->puts)
 		s->spec.n_init = 0;

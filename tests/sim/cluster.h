@@ -9,6 +9,7 @@
 #ifndef GACC_TESTS_CLUSTER_H
 #define GACC_TESTS_CLUSTER_H
 
+#include "engine/apply.h"
 #include "engine/comm.h"
 #include "sim.h"
 
@@ -65,16 +66,17 @@ struct coordinator {
 	} said[CLUSTER_MAX];
 };
 
-/* What the engines of a communicator do together, one after the other: the sum of an attempt, or parameters that the
- * others get from one of them. */
-enum op_kind { OP_NONE, OP_SUM, OP_FILL };
+/* What the engines of a communicator do together, one after the other: the sum of an attempt, parameters that the
+ * others get from one of them, or the shares of a step. */
+enum op_kind { OP_NONE, OP_SUM, OP_FILL, OP_GATHER };
 struct cluster_op {
 	enum op_kind kind;
-	uint64_t window, attempt;   /* OP_SUM */
+	uint64_t window, attempt;   /* OP_SUM, OP_GATHER */
 	uint32_t root;		    /* OP_FILL */
 	uint32_t entered, finished; /* bits of parts */
 	struct sim_sums sums[CLUSTER_MAX];
-	uint64_t digest; /* of the root's parameters */
+	uint64_t digest;	      /* of the root's parameters */
+	uint64_t shares[CLUSTER_MAX]; /* OP_GATHER: as cluster_member.share */
 };
 
 /* A communicator as its engines see it together (coll/coll.h). One that dies, leaves or gives up breaks it for the
@@ -101,6 +103,9 @@ struct cluster_engine {
 	enum go_stage fill_stage;
 	bool filled, filling_old; /* it is done; the call of the one before fills, and has not come back */
 	struct engine_command fill;
+	struct apply_at_hand apply; /* of a sharded job */
+	struct apply_gathered gathered;
+	bool serves;
 };
 
 /* Half 1-x of the accumulator, in the part's memory. */
@@ -127,6 +132,7 @@ struct cluster {
 	struct cluster_member {
 		struct cluster_engine engine; /* dies with it */
 		struct cluster_half half;
+		uint64_t share; /* + 1: the window of the step that it was updated in last; in the part's memory */
 		uint64_t said_in_life; /* its last report: of which gaccd, in which term */
 		uint64_t said_term;
 	} member[CLUSTER_MAX];
@@ -143,8 +149,8 @@ struct cluster {
 	/* when the log grew last, and the longest time for which it did not once nothing hindered it */
 	int64_t moved_at, longest_still;
 	struct cluster_counts {
-		uint64_t trainers, engines, gaccds, nodes, takeovers, cuts, flushes, comms, joined, sums, fills, broken,
-			lost;
+		uint64_t trainers, engines, gaccds, nodes, takeovers, cuts, flushes, comms, joined, sums, fills,
+			gathers, serves, broken, lost;
 	} n;
 };
 
@@ -191,6 +197,13 @@ static inline struct cluster_engine *cluster_engine(struct sim *s)
 {
 	return &cluster_of(s)->member[cluster_part(s)].engine;
 }
+
+/* How the communicator stands with this engine. */
+enum go_comm cluster_standing(struct sim *, uint64_t term, uint64_t k);
+/* cluster_apply.c: the COMMIT at hand ends; goes on if its communicator is connected; has all shares */
+void cluster_apply_end(struct sim *, enum status, uint32_t suspects);
+void cluster_apply_if_due(struct sim *);
+void cluster_apply_finish(struct sim *);
 
 /* cluster_exchange.c. A call of an engine comes back with an ITEM_CALL. */
 uint32_t cluster_comm_open(struct cluster *, uint64_t term, uint64_t k); /* + 1 */

@@ -95,11 +95,20 @@ static void drop_fill(struct sim *s)
 		answer(s, &e->fill, ST_CANCELLED);
 }
 
+static void drop_apply(struct sim *s)
+{
+	const bool gathers = cluster_engine(s)->apply.stage == APPLY_GATHERS;
+	if (gathers)
+		retire(s);
+	cluster_apply_end(s, ST_CANCELLED, 0);
+}
+
 static void on_abort(struct sim *s, const struct engine_command *c)
 {
 	if (!compare(s, c->term, c->comm)) {
 		drop_sum(s);
 		drop_fill(s);
+		drop_apply(s);
 		retire(s);
 	}
 	answer(s, c, ST_OK);
@@ -119,6 +128,7 @@ static enum status join(struct sim *s, const struct engine_command *c)
 	if (lies > 0) {
 		drop_sum(s);
 		drop_fill(s);
+		drop_apply(s);
 		retire(s);
 		e->state = COMM_NONE;
 	}
@@ -133,7 +143,8 @@ static enum status join(struct sim *s, const struct engine_command *c)
 					   .call = e->call + 1,
 					   .join_ns = c->join_ns,
 					   .old_until = e->old_until,
-					   .filling_old = e->filling_old };
+					   .filling_old = e->filling_old,
+					   .gathered = e->gathered };
 	*e = is;
 	return ST_OK;
 }
@@ -191,9 +202,9 @@ static void on_address(struct sim *s, const struct event *ev)
 
 /* ---- GO ---- */
 
-static enum go_comm standing(struct sim *s, const struct engine_command *go)
+enum go_comm cluster_standing(struct sim *s, uint64_t term, uint64_t k)
 {
-	int lies = compare(s, go->term, go->comm);
+	int lies = compare(s, term, k);
 	if (lies)
 		return lies > 0 ? GO_COMM_UNTOLD : GO_COMM_OVER;
 	switch (cluster_engine(s)->state) {
@@ -240,7 +251,7 @@ static void on_go(struct sim *s, const struct engine_command *go)
 	struct cluster_engine *e = cluster_engine(s);
 	if (go_supersedes(&s->d.r, &e->sum, go))
 		drop_sum(s);
-	const enum go_comm comm = standing(s, go);
+	const enum go_comm comm = cluster_standing(s, go->term, go->comm);
 	const struct go_verdict v = go_judge_sum(&s->d.r, &e->sum, comm, go);
 	switch (v.ruling) {
 	case GO_VOTES:
@@ -365,6 +376,7 @@ static void fail(struct sim *s, enum status st)
 	if (e->fill_stage)
 		answer_failure(s, &e->fill, st);
 	e->sum.stage = e->fill_stage = GO_NONE;
+	cluster_apply_end(s, st, comm_of(s)->gone);
 }
 
 static void finish_sum(struct sim *s)
@@ -402,10 +414,15 @@ static void succeed(struct sim *s)
 		tell(s, COMM_JOINED, ST_OK);
 	} else {
 		comm_of(s)->op.finished |= UINT32_C(1) << cluster_part(s);
-		e->sum.stage == GO_ADDS ? finish_sum(s) : finish_fill(s);
+		if (e->apply.stage == APPLY_GATHERS)
+			cluster_apply_finish(s);
+		else
+			e->sum.stage == GO_ADDS ? finish_sum(s) : finish_fill(s);
 	}
 	fill_if_due(s);
-	if (e->state == COMM_READY && e->sum.stage == GO_CONNECTS && standing(s, &e->sum.go) == GO_COMM_FREE)
+	cluster_apply_if_due(s);
+	if (e->state == COMM_READY && e->sum.stage == GO_CONNECTS &&
+	    cluster_standing(s, e->sum.go.term, e->sum.go.comm) == GO_COMM_FREE)
 		begin_sum(s);
 }
 

@@ -19,6 +19,8 @@ static void add(struct cluster_counts *all, const struct cluster_counts *n)
 	all->joined += n->joined;
 	all->sums += n->sums;
 	all->fills += n->fills;
+	all->gathers += n->gathers;
+	all->serves += n->serves;
 	all->broken += n->broken;
 	all->lost += n->lost;
 }
@@ -61,12 +63,13 @@ int main(int argc, char **argv)
 	       (unsigned long long)events, (unsigned long long)windows);
 	printf("deaths: %llu trainers, %llu engines, %llu gaccds, %llu nodes, %llu with their memory; %llu takeovers, "
 	       "%llu "
-	       "cuts, %llu flushes; %llu of %llu communicators joined, %llu broken, %llu sums, %llu fills\n",
+	       "cuts, %llu flushes; %llu of %llu communicators joined, %llu broken, %llu sums, %llu fills, %llu "
+	       "gathers, %llu shares served late\n",
 	       (unsigned long long)n.trainers, (unsigned long long)n.engines, (unsigned long long)n.gaccds,
 	       (unsigned long long)n.nodes, (unsigned long long)n.lost, (unsigned long long)n.takeovers,
 	       (unsigned long long)n.cuts, (unsigned long long)n.flushes, (unsigned long long)n.joined,
 	       (unsigned long long)n.comms, (unsigned long long)n.broken, (unsigned long long)n.sums,
-	       (unsigned long long)n.fills);
+	       (unsigned long long)n.fills, (unsigned long long)n.gathers, (unsigned long long)n.serves);
 	printf("slowest job %.1f s, longest time without a window after the faults %.1f s\n", (double)slowest / 1e9,
 	       (double)still / 1e9);
 	return 0;

@@ -332,6 +332,13 @@ struct event *sim_event(struct sim *, int64_t delay, enum event_type);
 /* sim_one.c, or cluster_comm.c where a job has several parts: what an engine has to do with those of the others. */
 void sim_comm_command(struct sim *, const struct event *);	   /* JOIN, ADDRESS, ABORT, FILL, and GO */
 void sim_comm_commit(struct sim *, const struct engine_command *); /* is being applied */
+/* Of a sharded job, a COMMIT that changes parameters: by engine/apply.h. false: it is new. */
+bool sim_shares(const struct sim *, uint32_t outcome);
+bool sim_comm_commit_again(struct sim *, const struct engine_command *);
+void sim_comm_share(struct sim *, const struct engine_command *); /* it is recorded */
+/* sim_engine.c: the next window; the answer to a COMMIT that was done before */
+void sim_commit_open(struct sim *, const struct engine_command *);
+void sim_commit_answer(struct sim *, const struct engine_command *);
 void sim_comm_dies(struct sim *);
 bool sim_comm_fills(const struct sim *); /* its parameters come from another part */
 uint64_t sim_life(const struct sim *);

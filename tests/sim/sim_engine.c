@@ -199,14 +199,27 @@ static void flush_waiting(struct sim *s)
 	}
 }
 
+static bool reads_step(const struct sim *s, const struct engine_command *c)
+{
+	return s->spec.optim.type == OPTIM_CLIENT && c->outcome == OUTCOME_APPLIED;
+}
+
+void sim_commit_answer(struct sim *s, const struct engine_command *c)
+{
+	struct engine_answer a = engine_answer_for(c, ST_OK);
+	a.digest = s->d.r.params_digest;
+	a.nonfinite = s->d.r.params_nonfinite;
+	engine_answer(s, &a);
+}
+
 static void on_commit(struct sim *s, const struct engine_command *c)
 {
 	struct control_record *r = &s->d.r;
 	struct engine_answer a = engine_answer_for(c, ST_OK);
+	if (sim_shares(s, c->outcome) && sim_comm_commit_again(s, c))
+		return;
 	if (c->window + 1 == r->window) {
-		a.digest = r->params_digest;
-		a.nonfinite = r->params_nonfinite;
-		engine_answer(s, &a);
+		sim_commit_answer(s, c);
 		return;
 	}
 	if (c->window != r->window || r->phase != WINDOW_PREPARED || c->term != r->prepared_term ||
@@ -223,12 +236,18 @@ static void on_commit(struct sim *s, const struct engine_command *c)
 	if (wrong)
 		sim_fail(s, "I9: the commit of window %llu has a %s that no engine takes",
 			 (unsigned long long)c->window, wrong);
-	bool reads = s->spec.optim.type == OPTIM_CLIENT && c->outcome == OUTCOME_APPLIED;
-	if (reads && r->client_pending) {
+	if (reads_step(s, c) && r->client_pending) {
 		a.status = ST_NOT_READY;
 		engine_answer(s, &a);
 		return;
 	}
+	(sim_shares(s, c->outcome) ? sim_comm_share : sim_commit_open)(s, c);
+}
+
+void sim_commit_open(struct sim *s, const struct engine_command *c)
+{
+	struct control_record *r = &s->d.r;
+	struct engine_answer a = engine_answer_for(c, ST_OK);
 	struct commit k = { .window = c->window,
 			    .term = c->term,
 			    .attempt = c->attempt,
@@ -238,7 +257,7 @@ static void on_commit(struct sim *s, const struct engine_command *c)
 	sim_check_apply(s, &k);
 	s->applied[s->n_applied++] = k;
 	r->params_nonfinite = k.outcome == OUTCOME_APPLIED && k.window == s->lost_window;
-	if (reads) {
+	if (reads_step(s, c)) {
 		r->client_pending = 1;
 		r->client_window = r->window;
 		for (uint32_t i = 0; i < s->spec.ranks; i++)

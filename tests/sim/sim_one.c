@@ -56,3 +56,17 @@ struct event *sim_event(struct sim *s, int64_t delay, enum event_type type)
 {
 	return sim_event_in(s, delay, type, bytes_of(type));
 }
+
+bool sim_shares(const struct sim *s, uint32_t outcome)
+{
+	return false;
+}
+
+bool sim_comm_commit_again(struct sim *s, const struct engine_command *c)
+{
+	return false;
+}
+
+void sim_comm_share(struct sim *s, const struct engine_command *c)
+{
+}

@@ -178,7 +178,7 @@ def check_ledger(data, client_optimizer):
 def spec(client_optimizer, parts=1):
     optimizer = {"type": "client"} if client_optimizer else {"type": "sgd", "lr": 1, "momentum": 0.5}
     return {"ranks": RANKS, "micro_size": MICRO, "steps": STEPS, "slots_per_rank": 1, "reduction": "sum", "parts": parts,
-            "optimizer": optimizer}
+            "sharding": "full" if parts > 1 else "none", "optimizer": optimizer}
 
 
 def exact_result(parts):

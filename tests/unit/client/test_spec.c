@@ -59,6 +59,8 @@ START_TEST(a_whole_file)
 		      "  slots_per_rank: 1\n"
 		      "  parts: 3\n"
 		      "  nodes: 'a:2,b:1'\n"
+		      "  sharding: full\n"
+		      "  shard_threshold: 7\n"
 		      "  timeouts: { stall_warn: 1500ms, stall_abort: 1h, abandoned: 2h }\n"
 		      "  launch:\n"
 		      "    { mode: daemon, command: [python3, train.py, --lr, 0.1], working_dir: /tmp,\n"
@@ -143,6 +145,8 @@ START_TEST(a_whole_file)
 	ck_assert(m->checkpoint->at_end);
 	ck_assert_str_eq(m->restore_from, "/data/1/step-5-2");
 	ck_assert_str_eq(m->nodes, "a:2,b:1");
+	ck_assert_int_eq(m->sharding, GACC__V1__SHARDING__SHARDING_FULL);
+	ck_assert_uint_eq(m->shard_threshold, 7);
 	ck_assert_str_eq(m->log_dir, "/var/log/gacc/%j-%x");
 	ck_assert_uint_eq(m->n_tensors, 2);
 	ck_assert_int_eq(m->tensors[0]->dtype, GACC__V1__DATA_TYPE__DATA_TYPE_F32);
@@ -160,7 +164,7 @@ static const char *const values_to_come[] = { "OPTIMIZER_TYPE_LAMB" };
 START_TEST(every_field_of_the_message_was_in_that_file)
 {
 	/* The file above names every field of JobSpec: one that the proto gains must get a key here and there. */
-	ck_assert_uint_eq(gacc__v1__job_spec__descriptor.n_fields, 39);
+	ck_assert_uint_eq(gacc__v1__job_spec__descriptor.n_fields, 41);
 	ck_assert_uint_eq(gacc__v1__checkpoint_policy__descriptor.n_fields, 4);
 	ck_assert_uint_eq(gacc__v1__dynamic_loss_scale__descriptor.n_fields, 7);
 	ck_assert_uint_eq(gacc__v1__outlier_skip__descriptor.n_fields, 3);

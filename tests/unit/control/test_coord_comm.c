@@ -404,9 +404,10 @@ static Suite *suite(void)
 	return s;
 }
 
-Suite *comm_go_suite(void); /* test_coord_comm_go.c */
+Suite *comm_go_suite(void);	/* test_coord_comm_go.c */
+Suite *comm_shards_suite(void); /* test_coord_comm_shards.c */
 
 int main(void)
 {
-	return suite_run(suite(), comm_go_suite());
+	return suite_run(suite(), comm_go_suite(), comm_shards_suite());
 }

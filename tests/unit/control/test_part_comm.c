@@ -7,8 +7,9 @@
 #include <check.h>
 #include <string.h>
 
-Suite *part_go_suite(void);   /* test_part_go.c */
-Suite *part_fill_suite(void); /* test_part_fill.c */
+Suite *part_go_suite(void);	/* test_part_go.c */
+Suite *part_shards_suite(void); /* test_part_shards.c */
+Suite *part_fill_suite(void);	/* test_part_fill.c */
 
 /* ---- JOIN ---- */
 
@@ -281,5 +282,5 @@ static Suite *suite(void)
 
 int main(void)
 {
-	return suite_run(suite(), part_go_suite(), part_fill_suite());
+	return suite_run(suite(), part_go_suite(), part_fill_suite(), part_shards_suite());
 }

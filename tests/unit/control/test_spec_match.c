@@ -240,6 +240,70 @@ START_TEST(the_plan_says_what_a_value_that_is_not_finite_does)
 }
 END_TEST
 
+/* Tensors of two groups whose borders lie in the middle of chunks: where a share begins in a chunk, its range is cut.
+ */
+START_TEST(no_chunk_of_an_update_is_in_two_shares)
+{
+	const struct tensor_spec t[] = { { .name = "a", .dtype = DTYPE_F32, .n_dims = 1, .shape = { 100 } },
+					 { .name = "x.bias", .dtype = DTYPE_F32, .n_dims = 1, .shape = { 33333 } },
+					 { .name = "b", .dtype = DTYPE_F32, .n_dims = 1, .shape = { 70000 } },
+					 { .name = "h", .dtype = DTYPE_BF16, .n_dims = 1, .shape = { 50001 } } };
+	struct tensor_set set;
+	add_group("*.bias");
+	spec.optim = (struct optim_config){ .type = OPTIM_ADAM, .lr = 0.1, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8 };
+	spec.ranks = 16;
+	spec.micro_size = 1;
+	const char *field;
+	ck_assert_msg(!job_spec_check(&spec, &field, why, sizeof(why)), "%s", why);
+	spec.master_f32 = true;
+	ck_assert_int_eq(tensor_set_init(&set, &spec, t, 4, why, sizeof(why)), ST_OK);
+	ck_assert_int_eq(tensor_set_match(&set, &spec, why, sizeof(why)), ST_OK);
+	for (uint32_t n = 1; n <= 16; n++) {
+		uint64_t owned = 0;
+		uint32_t cuts = 0;
+		for (uint32_t part = 0; part < n; part++) {
+			const struct plan_place place = { 5, part, n, NULL, 2 * 16, 1 };
+			struct plan *p[2];
+			for (int k = 0; k < 2; k++) {
+				spec.parts = n;
+				spec.sharding = k ? SHARDING_FULL : SHARDING_NONE;
+				ck_assert_int_eq(plan_build(&spec, &set, &place, &p[k]), ST_OK);
+				ck_assert_msg(!plan_check(p[k], p[k]->bytes, why, sizeof(why)), "%s", why);
+				ck_assert_uint_eq(p[k]->sharded, k && n > 1);
+			}
+			ck_assert(p[0]->n_ranges == p[1]->n_ranges && plan_ranges_hash(p[0]) == plan_ranges_hash(p[1]));
+			uint64_t from, end;
+			plan_own(p[1], &from, &end);
+			ck_assert_uint_eq(from, owned);
+			owned = end;
+			ck_assert_uint_eq(plan_role_bytes(p[1], SEG_STATE1), 4 * (end - from));
+			ck_assert_uint_eq(plan_role_bytes(p[1], SEG_MASTER), 4 * (end - from));
+			ck_assert_uint_eq(plan_role_bytes(p[0], SEG_STATE1), 4 * p[0]->n_elements);
+			ck_assert_uint_eq(plan_role_bytes(p[1], SEG_ACCUM1), 4 * p[1]->n_elements);
+			ck_assert_uint_eq(plan_role_bytes(p[1], SEG_PARAMS), p[1]->param_bytes);
+			cuts = (uint32_t)p[1]->n_ranges;
+			if (cuts > 4) { /* one that is not cut is refused */
+				struct plan_range *r = (struct plan_range *)((char *)p[1] + p[1]->ranges_offset);
+				uint64_t i = 0;
+				while (r[i].optim_group != r[i + 1].optim_group ||
+				       r[i].dtype_group != r[i + 1].dtype_group)
+					i++;
+				r[i].count += r[i + 1].count;
+				p[1]->n_ranges--;
+				memmove(&r[i + 1], &r[i + 2], (p[1]->n_ranges - i - 1) * sizeof(*r));
+				ck_assert_int_eq(plan_check(p[1], p[1]->bytes, why, sizeof(why)), ST_INVALID_ARGUMENT);
+			}
+			free(p[0]);
+			free(p[1]);
+		}
+		ck_assert_uint_eq(owned, set.arena.n_elements);
+		ck_assert_uint_ge(cuts, n == 1 ? 4 : 5);
+	}
+	spec.sharding = SHARDING_NONE;
+	tensor_set_fini(&set);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *suite = suite_create("spec_match");
@@ -254,6 +318,7 @@ int main(void)
 	tcase_add_test(tc, steps_are_bounded);
 	tcase_add_test(tc, patterns_are_as_long_as_names_at_most);
 	tcase_add_test(tc, the_plan_has_the_rules_of_each_tensor);
+	tcase_add_test(tc, no_chunk_of_an_update_is_in_two_shares);
 	tcase_add_test(tc, the_plan_says_what_a_value_that_is_not_finite_does);
 	suite_add_tcase(suite, tc);
 	return suite_run(suite);

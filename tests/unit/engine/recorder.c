@@ -81,11 +81,12 @@ static enum status inspect(struct arith *a, uint32_t half, struct arith_norm *ou
 	return fails(r, "inspect") ? ST_IO_ERROR : r->real->ops->inspect(r->real, half, out);
 }
 
-static enum status reduce(struct arith *a, struct coll *coll, uint32_t dst, uint32_t src, bool filled)
+static enum status reduce(struct arith *a, struct coll *coll, uint32_t dst, uint32_t src, bool filled,
+			  struct arith_norm *norm)
 {
 	struct recorder *r = recorder(a);
 	say(r, "reduce %u=%u%s; ", dst, src, filled ? "" : " of nothing");
-	return r->real->ops->reduce(r->real, coll, dst, src, filled);
+	return r->real->ops->reduce(r->real, coll, dst, src, filled, norm);
 }
 
 static enum status broadcast(struct arith *a, struct coll *coll, uint32_t root)

@@ -114,6 +114,7 @@ void rig_build_plan(struct rig *r)
 			    .job_id = RIG_JOB,
 			    .part = c->part,
 			    .n_parts = c->n_parts ? c->n_parts : 1,
+			    .sharded = c->sharded,
 			    .fingerprint = r->arena.fingerprint,
 			    .ranks = c->ranks,
 			    .max_micro_size = c->micro_size + 3,

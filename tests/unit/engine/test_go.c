@@ -166,6 +166,16 @@ START_TEST(a_go_of_parts_sums_in_its_communicator)
 }
 END_TEST
 
+/* A part of a sharded job that lacks others' shares. */
+START_TEST(a_go_of_parts_waits_for_the_window_before)
+{
+	record.phase = WINDOW_APPLYING;
+	expect_sum(GO_COMM_FREE, GO_REFUSED, ST_NOT_READY);
+	go.attempt = 8;
+	expect_sum(GO_COMM_OVER, GO_REFUSED, ST_NOT_READY);
+}
+END_TEST
+
 START_TEST(an_old_go_of_parts_is_refused)
 {
 	go.window = 4;
@@ -237,6 +247,7 @@ Suite *go_suite(void)
 	c = tcase_create("go of parts");
 	tcase_add_checked_fixture(c, setup_sum, NULL);
 	tcase_add_test(c, a_go_of_parts_sums_in_its_communicator);
+	tcase_add_test(c, a_go_of_parts_waits_for_the_window_before);
 	tcase_add_test(c, an_old_go_of_parts_is_refused);
 	tcase_add_test(c, the_vote_that_was_given_is_given_again);
 	tcase_add_test(c, a_later_attempt_replaces_the_one_at_hand);

@@ -16,6 +16,7 @@ Suite *accum_suite(void);
 Suite *judge_suite(void);
 Suite *judge_borders_suite(void);
 Suite *refusal_suite(void);
+Suite *apply_suite(void);
 Suite *go_suite(void);
 
 static struct rig rig;
@@ -413,5 +414,5 @@ static Suite *pass_suite(void)
 int main(void)
 {
 	return suite_run(segment_suite(), control_suite(), accum_suite(), judge_suite(), judge_borders_suite(),
-			 refusal_suite(), go_suite(), pass_suite());
+			 refusal_suite(), go_suite(), apply_suite(), pass_suite());
 }

@@ -22,6 +22,8 @@ struct job {
 	uint32_t unfilled; /* bit p: part p has added nothing */
 	const struct kernels *kernels;
 	unsigned char *half[PLAN_MAX_PARTS][2]; /* 0: its own sum, 1: that of all */
+	bool sharded;
+	struct arith_norm norm[PLAN_MAX_PARTS]; /* as each part has found it; sharded */
 };
 
 /* The values repeat after this many, which divides the length of no piece and of no share. */
@@ -110,15 +112,48 @@ static void allocate(struct job *j)
 static void act_sum(struct actor *a)
 {
 	struct job *j = a->arg;
-	const struct plan plan = {
-		.part = a->part, .n_parts = j->n_parts, .n_elements = j->n_elements, .acc_dtype = j->acc
-	};
+	const struct plan plan = { .part = a->part,
+				   .n_parts = j->n_parts,
+				   .n_elements = j->n_elements,
+				   .acc_dtype = j->acc,
+				   .sharded = j->sharded };
 	struct sum_parts *s;
 	a->status = sum_parts_new(&s, &plan, j->kernels);
 	if (!a->status)
-		a->status =
-			sum_parts_run(s, a->c, j->half[a->part][1], j->half[a->part][0], !(j->unfilled >> a->part & 1));
+		a->status = sum_parts_run(s, a->c, j->half[a->part][1], j->half[a->part][0],
+					  !(j->unfilled >> a->part & 1), &j->norm[a->part]);
 	sum_parts_free(s);
+}
+
+/* What one part that has all of the sum would find. */
+static struct arith_norm norm_of(const struct job *j, const unsigned char *sum)
+{
+	const uint64_t n = j->n_elements / KERNEL_BLOCK;
+	struct kernel_partials p = { calloc(n, sizeof(double)), calloc(n, sizeof(uint64_t)),
+				     calloc(n, sizeof(uint32_t)) };
+	j->kernels->inspect(sum, j->acc, j->n_elements, &p);
+	struct arith_norm is = { .sumsq = kernel_sum(p.sumsq, n), .digest = kernel_digest_combine(p.digest, n, 0) };
+	for (uint64_t b = 0; b < n; b++)
+		is.nonfinite += p.nonfinite[b];
+	free(p.sumsq);
+	free(p.digest);
+	free(p.nonfinite);
+	return is;
+}
+
+static void check_share(const struct job *j, uint32_t part, const unsigned char *want, size_t size)
+{
+	const struct plan plan = {
+		.part = part, .n_parts = j->n_parts, .n_elements = j->n_elements, .acc_dtype = j->acc, .sharded = 1
+	};
+	uint64_t from = 0, end = j->n_elements;
+	if (!sum_parts_small(&plan))
+		plan_own(&plan, &from, &end);
+	ck_assert(!memcmp(j->half[part][1] + from * size, want + from * size, (end - from) * size));
+	const struct arith_norm norm = norm_of(j, want), *is = &j->norm[part];
+	ck_assert(!memcmp(&is->sumsq, &norm.sumsq, sizeof(norm.sumsq)));
+	ck_assert_uint_eq(is->digest, norm.digest);
+	ck_assert_uint_eq(is->nonfinite, norm.nonfinite);
 }
 
 static void check(const struct job *j)
@@ -129,7 +164,9 @@ static void check(const struct job *j)
 	for (uint64_t i = 0; i < PERIOD; i++)
 		define_sum(j, i, want);
 	repeat(want, PERIOD * size, bytes);
-	for (uint32_t p = 0; p < j->n_parts; p++)
+	for (uint32_t p = 0; p < j->n_parts && j->sharded; p++)
+		check_share(j, p, want, size);
+	for (uint32_t p = 0; p < j->n_parts && !j->sharded; p++)
 		for (size_t b = 0; memcmp(j->half[p][1], want, bytes) && b < bytes; b++)
 			ck_assert_msg(j->half[p][1][b] == want[b], "%u parts: part %u, element %zu", j->n_parts, p,
 				      b / size);
@@ -183,6 +220,23 @@ START_TEST(every_table_of_kernels_gives_the_same_sum)
 }
 END_TEST
 
+/* Each part has its share, and the norm of all: the same bits as of a sum that one part has whole. */
+START_TEST(shares_have_the_norm_of_the_whole)
+{
+	static const uint64_t sizes[] = { KERNEL_BLOCK, 3 * PLAN_SHARE_ALIGN + KERNEL_BLOCK, 21 * PLAN_SHARE_ALIGN,
+					  LARGE };
+	for (uint32_t parts = 2; parts <= (over_gloo ? 4 : PLAN_MAX_PARTS); parts += parts < 4 ? 1 : 5)
+		for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
+			if (sizes[i] < LARGE || parts == 3)
+				run_sum(&(struct job){ .n_parts = parts,
+						       .n_elements = sizes[i],
+						       .acc = _i ? DTYPE_F64 : DTYPE_F32,
+						       .unfilled = 2,
+						       .sharded = true,
+						       .kernels = kernels_get(NULL) });
+}
+END_TEST
+
 /* ---- which operations ---- */
 
 static struct {
@@ -219,7 +273,7 @@ static void count_operations(uint32_t n_parts, uint64_t n_elements)
 	float *half = calloc(2 * n_elements, sizeof(*half));
 	memset(&called, 0, sizeof(called));
 	ck_assert_int_eq(sum_parts_new(&s, &plan, kernels_get(NULL)), ST_OK);
-	ck_assert_int_eq(sum_parts_run(s, &c, half, half + n_elements, true), ST_OK);
+	ck_assert_int_eq(sum_parts_run(s, &c, half, half + n_elements, true, NULL), ST_OK);
 	sum_parts_free(s);
 	free(half);
 }
@@ -274,6 +328,7 @@ int main(void)
 	TCase *t = tcase_create("sum_parts");
 	tcase_add_loop_test(t, a_sum_is_that_of_its_definition_whatever_the_number_of_parts, 0, 2);
 	tcase_add_loop_test(t, every_table_of_kernels_gives_the_same_sum, 0, 2);
+	tcase_add_loop_test(t, shares_have_the_norm_of_the_whole, 0, 2);
 	tcase_add_test(t, a_small_arena_takes_one_operation);
 	tcase_add_test(t, a_member_that_aborts_ends_the_sum_of_all);
 	suite_add_tcase(s, t);

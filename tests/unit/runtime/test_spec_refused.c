@@ -124,6 +124,9 @@ START_TEST(ranges)
 	REFUSED(full.micro_size = 0, "micro_size", "micro_size is 0");
 	REFUSED(full.max_micro_size = 1, "max_micro_size", "max_micro_size is 1");
 	REFUSED(full.parts = 17, "parts", "parts is 17, must be 1..16");
+	REFUSED(full.sharding = 4, "sharding", "sharding 4 is unknown");
+	REFUSED(full.sharding = 3, "sharding", "hybrid (full within groups of parts) is not supported yet");
+	REFUSED(full.shard_threshold = 1, "shard_threshold", "leave it out");
 	REFUSED(full.slots_per_rank = 3, "slots_per_rank", "slots_per_rank is 3");
 	REFUSED(full.clip_norm = NAN, "clip_norm", "nan");
 	REFUSED(full.loss_scale = INFINITY, "loss_scale", "inf");
