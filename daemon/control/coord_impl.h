@@ -78,10 +78,9 @@ struct board;
  *   BOARD,OPEN | another life of an engine whose address is     | NONE  | START: again after a pause. GO: unless the
  *              | here                                           |       | part has voted, the attempt fails (below).
  *              |                                                |       | COLLECT, CLOSE, COMMIT: all leave it
- *   NONE       | COMMIT of a sharded job's step: not all parts  | BOARD | the next attempt's number is k; order, also to
- *              | have applied it, all have an engine            |       | those that have
- *   BOARD,OPEN | the same; a vote against k, a part that has    | NONE  | again after a pause
- *              | left it, or nobody gets on                     |       |
+ *   NONE       | COMMIT of a sharded job's step: not all parts  | BOARD | the next attempt's number is k; order, also
+ * to | have applied it, all have an engine            |       | those that have BOARD,OPEN | the same; a vote against
+ * k, a part that has    | NONE  | again after a pause | left it, or nobody gets on                     |       |
  *   BOARD,OPEN | an attempt fails in GO                         | BOARD | k is the next one's; order after its pause
  *   BOARD,OPEN | a vote against k in START                      | NONE  | again after a pause
  *   OPEN       | START, all have joined, and they do not have   | OPEN  | order: fill, from the first part that had
