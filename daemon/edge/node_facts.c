@@ -56,7 +56,7 @@ void node_build(const struct daemon *d, struct member_facts *out)
 	*out = (struct member_facts){ .kernels_revision = KERNELS_REVISION };
 	snprintf(out->node, sizeof(out->node), "%s", c->node.name);
 	snprintf(out->version, sizeof(out->version), "%s", GACC_VERSION);
-	snprintf(out->coll, sizeof(out->coll), "gloo/2");
+	snprintf(out->coll, sizeof(out->coll), "gloo/3");
 	snprintf(out->kernels, sizeof(out->kernels), "%s", k ? k->name : "none");
 }
 

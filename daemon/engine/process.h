@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The inside of the engine process, shared by engine.c (life), push.c (pushes), boxes.c (mailboxes), window.c
  * (sessions, flushes, the end of a window), step.c (votes and commits), step_parts.c (votes of several parts),
- * apply_parts.c (commits of sharded jobs), saving.c (checkpoints), joining.c (communicators) and answers.c (what is told
- * to others). Main thread only.
+ * apply_parts.c (commits of sharded jobs), saving.c (checkpoints), joining.c (communicators) and answers.c (what is
+ * told to others). Main thread only.
  *
  * `state` equals the record in force; it is changed only right before control_page_publish.
  */

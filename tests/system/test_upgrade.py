@@ -15,7 +15,7 @@ from test_nodes import ALLOW, QUICK, drawn, over, push
 from test_parts import spec
 
 OLDER = {"version": b"0.0.9"}
-UNLIKE = {"collectives": ({"coll": b"gloo/1"}, "node b has gloo/1 between engines, and node a, which has part 0, gloo/2: upgrade the older"),
+UNLIKE = {"collectives": ({"coll": b"gloo/1"}, "node b has gloo/1 between engines, and node a, which has part 0, gloo/3: upgrade the older"),
           "kernels": ({"kernels_revision": 2}, "node b has kernels of revision 2, and node a, which has part 0, of 1: upgrade the older")}
 
 
@@ -84,10 +84,10 @@ def test_a_job_waits_for_nodes_of_another_build(what):
         assert a.state(job) == "STALLED" and a.get_job(job).reason == f"part 1: {words}" and a.get_job(job).applied_step == 1
         assert any("NodeAwaited" in line and words in line for line in a.log().splitlines())
         rows = {n.name: (n.collectives, n.kernels_revision) for n in a.client.node.ListNodes().nodes}
-        assert rows["b"] != rows["a"] == ("gloo/2", 1)
+        assert rows["b"] != rows["a"] == ("gloo/3", 1)
         restart(cluster, relay, "b")
         c.check(sent, [r.wait_step() for r in c.team.ranks][0].result)
-        assert Cli(a.dir, a.endpoint).run("nodes", "-o", "wide").count("/1 gloo/2") == 2
+        assert Cli(a.dir, a.endpoint).run("nodes", "-o", "wide").count("/1 gloo/3") == 2
         c.window()
         c.close()
 
@@ -98,7 +98,7 @@ def test_a_job_does_not_begin_on_nodes_of_different_builds():
         relay.change = change
         cluster.kill("b")
         a = cluster["a"]
-        wait_until("the other build", lambda: {n.collectives for n in a.client.node.ListNodes().nodes} == {"gloo/1", "gloo/2"})
+        wait_until("the other build", lambda: {n.collectives for n in a.client.node.ListNodes().nodes} == {"gloo/1", "gloo/3"})
         job = a.submit({**spec(ranks=2, parts=2), "nodes": "a,b", "tensors": [{"name": "w", "dtype": 1, "shape": [3]}], "init": [{"pattern": "*", "type": 1}]})
         wait_until(lambda: f"the reason: {a.get_job(job).reason}", lambda: a.get_job(job).reason == f"part 1: {words}")
         whole = a.submit({**spec(ranks=2, parts=1, name="whole"), "nodes": "b", "tensors": [{"name": "w", "dtype": 1, "shape": [3]}],

@@ -123,8 +123,10 @@ START_TEST(a_part_that_is_ahead_serves)
 		ck_assert_int_eq(said.refused, ST_OK);
 		return;
 	}
+	const int reports = n_reports;
 	answer_commit(ST_OK, WINDOW_OPEN, 1);
 	ck_assert(said.window == 1 && said.phase == WINDOW_OPEN);
+	ck_assert_int_eq(n_reports, reports); /* no window has begun by that */
 	job_tick(job, now);
 	ck_assert_int_eq(count(ENGINE_COMMIT), 2);
 }
