@@ -14,6 +14,7 @@
 #include "support/suite.h"
 
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 Suite *part_records_end_suite(void);
@@ -290,8 +291,10 @@ START_TEST(jobs_that_come_together_are_counted)
 	struct hosted *second = rig_job(JOB + 1, getuid(), "ana", NULL);
 	placing_send(job, node_now());
 	placing_send(second, node_now());
-	expect_refused(ST_RESOURCE_EXHAUSTED, "has parts of 1 jobs, and limits.jobs");
+	UNTIL(seen.placed.refused);
 	ck_assert_uint_eq(seen.placed.job_id, JOB + 1);
+	ck_assert_int_eq(seen.placed.status, ST_RESOURCE_EXHAUSTED);
+	ck_assert_ptr_nonnull(strstr(seen.placed.text, "has parts of 1 jobs, and limits.jobs"));
 	UNTIL(there());
 }
 END_TEST
