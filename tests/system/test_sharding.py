@@ -5,8 +5,6 @@ same parts give unsharded, over kills of engines and gaccd, too.
 GACC_SHARD_KILLS: how many kills each job has at least (12). GACC_SEED: as in test_parts_kills.py.
 """
 import os
-import signal
-import threading
 
 import numpy as np
 import pytest
@@ -14,6 +12,7 @@ import pytest
 import test_parts_kills
 from batches import OPTIMIZERS, gradients
 from cli import Cli
+from cluster import Cluster
 from harness import Daemon, GaccError, wait_until
 from training import Team
 
@@ -173,3 +172,21 @@ def test_kills_change_no_bit(parts, tensors, monkeypatch):
                 killer.join()
         assert killer.error is None and killer.killed >= KILLS
         assert seen == [digest for _, digest, _ in steps(node, {**s, "sharding": "none", "name": "without"}, len(seen), tensors)[0]]
+
+
+def test_parts_on_several_nodes():
+    """The bits of each step are those of one node, over kills of the nodes' gaccds and of engines."""
+    with Cluster(2, conf={"coll.stall": "1s"}, allow=["AttemptFailed", "CommunicatorLost"]) as c:
+        for node in c.nodes.values():
+            node.engines_killed = True
+        s = {**spec(4), "nodes": "a,b"}
+        place = [c.node_of_rank(r, 4, 4, ["a", "b"]) for r in range(4)]
+        with Team(c["a"], s, TENSORS, place=place) as team:
+            seen = []
+            for w in range(6):
+                if w in (2, 4):
+                    c.kill("b" if w == 2 else "a")
+                if w in (1, 3):
+                    os.kill(c["b"].engine_pids()[w // 2], 9)
+                seen.append(team.window(work(w % 3, TENSORS)).result.params_digest)
+        assert seen == [digest for _, digest, _ in steps(c["a"], {**s, "nodes": "", "sharding": "none", "name": "here"}, 6)[0]]
