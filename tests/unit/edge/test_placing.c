@@ -130,7 +130,8 @@ START_TEST(a_drop_overtakes_a_placement_that_is_read)
 {
 	job = rig_job(JOB + 1, getuid(), "ana", with_a_long_label);
 	size_t n, n_drop;
-	void *bytes = placing_pack(job, 0, &n), *drop = drop_pack(&(struct drop){ .job_id = JOB + 1, .epoch = 1 }, &n_drop);
+	void *bytes = placing_pack(job, 0, &n),
+	     *drop = drop_pack(&(struct drop){ .job_id = JOB + 1, .epoch = 1 }, &n_drop);
 	const struct link_message m[] = { { LINK_PLACEMENT, JOB + 1, 0, bytes, n, NULL, false, 0 },
 					  { LINK_DROP, JOB + 1, 0, drop, n_drop, NULL, false, 0 } };
 	parts_take_placement(&other, &m[0]);
