@@ -19,8 +19,10 @@
  *     - and names one that is over: broken, left, or never this life's   APPLY_REFUSED  UNAVAILABLE
  *     - else: applied last                                               APPLY_SERVES   (later)
  *     - else: in the record                                              APPLY_GOES_ON  (later)
- *   finds another one in the record, and is of another window            APPLY_REFUSED  WINDOW_CLOSED,
- * NOT_CURRENT_WINDOW finds another one in the record                                      APPLY_REFUSED  STALE_ATTEMPT
+ *   finds another one in the record:
+ *     - and is of an earlier window                                      APPLY_REFUSED  WINDOW_CLOSED
+ *     - and is of a later window                                         APPLY_REFUSED  NOT_CURRENT_WINDOW
+ *     - else                                                             APPLY_REFUSED  STALE_ATTEMPT
  *   else                                                                 APPLY_IS_NEW   (it is checked like any other)
  *
  * APPLY_JOINS: the earlier one is answered CANCELLED, and this one takes its place. One that is recorded, and cannot go
