@@ -35,6 +35,8 @@ enum link_kind {
 	LINK_LEDGER, /* ledger_message.h */
 	LINK_BLOB,   /* board_message.h, as LINK_BOARD is */
 	LINK_BOARD,
+	LINK_LAUNCH, /* launch_message.h, as LINK_LAUNCHED is */
+	LINK_LAUNCHED,
 	LINK_KINDS
 };
 
@@ -50,6 +52,7 @@ static inline bool link_goes_up(enum link_kind kind)
 	case LINK_VIEW:
 	case LINK_LEDGER:
 	case LINK_BLOB:
+	case LINK_LAUNCHED:
 		return true;
 	case LINK_ORDER:
 	case LINK_PLACEMENT:
@@ -57,6 +60,7 @@ static inline bool link_goes_up(enum link_kind kind)
 	case LINK_KEPT:
 	case LINK_SAVE:
 	case LINK_BOARD:
+	case LINK_LAUNCH:
 	case LINK_KINDS:
 		break;
 	}

@@ -121,3 +121,17 @@ uint32_t spec_parts_on(const struct job_spec *s, const char *node)
 		n += !spec_node_of(s, i, name) || !strcmp(name, node);
 	return n;
 }
+
+uint32_t spec_ranks_on(const struct job_spec *s, const char *node, uint32_t *first)
+{
+	char name[NODE_NAME_MAX + 1];
+	uint32_t n = 0;
+	for (uint32_t i = 0; i < s->parts; i++) {
+		if (spec_node_of(s, i, name) && strcmp(name, node) != 0)
+			continue;
+		const uint32_t at = part_block(s->ranks, s->parts, i);
+		*first = n ? *first : at;
+		n += part_block(s->ranks, s->parts, i + 1) - at;
+	}
+	return n;
+}

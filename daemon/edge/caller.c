@@ -12,6 +12,12 @@ uint32_t caller_uid(const struct rpc_call *call)
 	return p->is_unix || p->relayed ? p->uid : geteuid();
 }
 
+bool caller_is_local(const struct rpc_call *call)
+{
+	const struct rpc_peer *p = rpc_peer(call);
+	return p->is_unix || (p->relayed && p->role == RPC_ROLE_NODE);
+}
+
 struct daemon *daemon_of(const struct rpc_call *call)
 {
 	return rpc_context(call);

@@ -10,6 +10,8 @@
 /* The caller's uid: the kernel's word on unix sockets, here or at the node that relays the call; other callers over TCP
  * have proved to be allowed and count as the daemon's own user. */
 uint32_t caller_uid(const struct rpc_call *);
+/* Its uid is the kernel's word, here or at a node that has a certificate. */
+bool caller_is_local(const struct rpc_call *);
 struct daemon *daemon_of(const struct rpc_call *);
 struct now now_of(const struct rpc_call *);
 

@@ -17,6 +17,7 @@
 #include "edge/hosted_tensors.h"
 #include "edge/journal_keep.h"
 #include "edge/launching.h"
+#include "edge/part_launch.h"
 #include "edge/links.h"
 #include "edge/node_dial.h"
 #include "edge/node_serve.h"
@@ -108,8 +109,8 @@ static void limit_logs(struct daemon *d, struct now now)
 {
 	if (!state_share_limits_due(d, now))
 		return;
-	for (uint32_t i = 0; i < d->n_jobs; i++)
-		launching_limit_logs(d->job[i]);
+	for (struct starter *s = d->starter; s; s = s->next)
+		starter_limit_logs(s);
 }
 
 static void on_tick(uv_timer_t *h)
@@ -126,6 +127,7 @@ static void on_tick(uv_timer_t *h)
 	node_dial_tick(d, now);
 	node_serve_tick(d, now);
 	parts_tick(d, now);
+	part_launch_tick(d, now);
 	links_run_now(d); /* after a long pause nobody was silent but this process */
 	for (uint32_t i = 0; i < d->n_jobs; i++)
 		hosted_tick(d->job[i], now);
@@ -192,7 +194,8 @@ static links_take *const daemon_takes[LINK_KINDS] = {
 	[LINK_PLACED] = hosted_take_placed,   [LINK_DROP] = parts_take_drop,  [LINK_EVENT] = hosted_take_event,
 	[LINK_TENSORS] = hosted_take_tensors, [LINK_KEPT] = part_take_kept,   [LINK_SAVE] = part_take_save,
 	[LINK_SAVED] = saving_take_saved,     [LINK_VIEW] = hosted_take_view, [LINK_LEDGER] = hosted_take_ledger,
-	[LINK_BLOB] = hosted_take_blob,	      [LINK_BOARD] = part_take_board
+	[LINK_BLOB] = hosted_take_blob,	      [LINK_BOARD] = part_take_board, [LINK_LAUNCH] = part_launch_take,
+	[LINK_LAUNCHED] = launching_take_news
 };
 
 static enum status open_store(struct daemon *d)
@@ -322,6 +325,8 @@ static enum status start(struct daemon *d)
 		st = hosted_recover(d);
 	if (!st)
 		st = parts_recover(d);
+	if (!st)
+		st = part_launch_recover(d);
 	FAILPOINT(gaccd_restore_after);
 	if (!st)
 		st = journal_keep_check(d);
@@ -378,6 +383,7 @@ static void free_jobs(struct daemon *d)
 	links_free(d);
 	reply_drop_late(d);
 	hosted_free_all(d);
+	part_launch_free_all(d);
 	parts_free_all(d);
 	part_records_free(d);
 }

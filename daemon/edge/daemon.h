@@ -28,7 +28,9 @@ struct peer_link;
 struct hosted;
 struct part_ports;
 struct arriving;
+struct part_launch;
 struct part_record;
+struct starter;
 
 /* A message to be delivered when the handler that caused it has returned. */
 struct posted {
@@ -70,6 +72,8 @@ struct daemon {
 	struct persist *persist;
 	struct disk_watch *disk;
 	struct state_share *share;
+	struct starter *starter;	 /* of all ranks that this gaccd launches (starter.h) */
+	struct part_launch *part_launch; /* of jobs that another one coordinates (part_launch.h) */
 	struct history *history;
 	struct recorder *recorder;
 	uint32_t n_events; /* of this life */

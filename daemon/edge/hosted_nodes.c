@@ -55,13 +55,6 @@ enum status hosted_nodes_check(const struct daemon *d, const struct job_spec *s,
 				 name, name);
 			return ST_INVALID_SPEC;
 		}
-		if (s->launch_mode == LAUNCH_DAEMON) {
-			snprintf(why, n_why,
-				 "gaccd starts ranks on its own node (%.60s) only, and part %u is on node %s: use "
-				 "launch.mode external",
-				 d->node.conf->node.name, i, name);
-			return ST_INVALID_SPEC;
-		}
 		if (!m->link) {
 			snprintf(why, n_why, "node %s is not linked to this gaccd now; see gaccctl nodes", name);
 			return ST_UNAVAILABLE;

@@ -9,7 +9,7 @@
 #include "edge/hosted_life.h"
 #include "edge/hosted_nodes.h"
 #include "edge/hosted_queue.h"
-#include "edge/launching.h"
+#include "edge/starter.h"
 #include "edge/restoring.h"
 #include "gacc/v1/common.pb-c.h"
 #include "runtime/prepared.h"
@@ -122,6 +122,17 @@ static enum status check_name(const char *name, const char **field, char *why, s
 	return ST_INVALID_SPEC;
 }
 
+/* Other nodes see for themselves whether they may launch for this user (parts_arriving.c). */
+static enum status check_launch(const struct hosted *h, const struct submit *s, char *why, size_t n_why)
+{
+	if (s->local)
+		return hosted_parts_here(h) ? starter_check(s->uid, s->user, why, n_why) : ST_OK;
+	snprintf(why, n_why,
+		 "launch: daemon needs a caller whose user id is known: on gaccd's unix socket, or on that of a node "
+		 "which has a certificate");
+	return ST_PERMISSION_DENIED;
+}
+
 /* Makes a new job that may be admitted; *field and why: the error for its submitter. */
 static enum status make(struct daemon *d, const struct submit *s, struct hosted **out, const char **field, char *why,
 			size_t n_why)
@@ -149,7 +160,7 @@ static enum status make(struct daemon *d, const struct submit *s, struct hosted 
 	part_random16(NULL, h->uuid); /* its directories may be named after it */
 	st = check_name(h->spec->name, field, why, n_why);
 	if (!st && h->spec->launch_mode == LAUNCH_DAEMON)
-		st = launching_check(s->uid, s->user, s->local, why, n_why);
+		st = check_launch(h, s, why, n_why);
 	if (!st)
 		st = saving_check_dirs(h, field, why, n_why);
 	return st ? st : hosted_queue_admit(h, why, n_why);

@@ -15,7 +15,7 @@ struct submit {
 	uint8_t request_id[16];
 	uint32_t uid;
 	const char *user;
-	bool local;   /* uid is the kernel's word, not that of a token */
+	bool local;   /* uid is the kernel's word, here or on a node with a certificate, and not that of a token */
 	bool by_name; /* Attach with create_if_missing: a live job of this name and user is the one meant */
 	submitted_fn *cb;
 	void *arg;

@@ -1,23 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The ranks of a job that gaccd launches: when the launcher is started and replaced, and what its messages mean for the
- * job. For admission, the recovery after a restart, Cancel and the tick. Loop thread. */
+/* The ranks of a job that gaccd launches: what is wanted of those of each node, and what their news mean for the job.
+ * For admission, the recovery after a restart, Cancel and the tick. Loop thread. */
 #include "edge/launching_impl.h"
 
+#include "control/spec_nodes.h"
 #include "edge/hosted.h"
+#include "edge/hosted_nodes.h"
+#include "gacc/v1/common.pb-c.h"
 #include "host/log_tail.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define RETRY_NS (INT64_C(100) * 1000000) /* before a launcher is replaced; doubles */
-#define MAX_DEATHS 5			  /* of launchers in a row */
-/* a launcher that lived so long resets the count of deaths */
-#define STEADY_NS (INT64_C(60) * 1000000000)
 #define COMPLETED_NS (INT64_C(600) * 1000000000) /* in which the ranks of a completed job may exit on their own */
 #define PUZZLED_NS (INT64_C(3) * 1000000000)
 
-/* ---- what the launcher's messages mean ---- */
+/* ---- failures ---- */
 
 static void fail_job(struct hosted *h, const char *text, struct now now)
 {
@@ -26,54 +25,115 @@ static void fail_job(struct hosted *h, const char *text, struct now now)
 }
 
 /* The cause, and the last line of its log. */
-static void fail_by_cause(struct hosted *h, struct now now)
+static void fail_by_cause(struct hosted *h, const struct launch_site *s, struct now now)
 {
-	struct launching *g = h->launch;
-	const struct launch_cause *c = &g->summary.cause;
-	char exit[96], text[256], *last[1] = { NULL };
-	launch_say_exit(c->rank, c->pid, c->exit_status, exit, sizeof(exit));
-	size_t n = log_tail(g->tail, g->n_tail, last, 1);
+	char exit[96 + NODE_NAME_MAX], text[320], *last[1] = { NULL };
+	launching_say_cause(h, s, exit, sizeof(exit));
+	size_t n = s->tail ? log_tail(s->tail, s->n_tail, last, 1) : 0;
 	snprintf(text, sizeof(text), "%s%s%.140s", exit, n ? ": " : "", n ? last[0] : "");
 	free(last[0]);
 	fail_job(h, text, now);
 }
 
-static void say_exit_event(struct hosted *h, uint32_t rank, const struct launch_rank *was, const struct launch_rank *is)
+static void fail_site(struct hosted *h, const struct launch_site *s, struct now now)
 {
-	char exit[96], text[200];
-	bool again = is->restarts != was->restarts;
-	launch_say_exit(rank, was->pid ? was->pid : is->pid, is->exit_status, exit, sizeof(exit));
-	snprintf(text, sizeof(text), "%s%s", exit, again ? "; it is started again" : "");
-	hosted_event(h, is->exit_status != 0 && !hosted_ended(h), again ? "RankRestarted" : "RankExited", rank, text);
+	char name[NODE_NAME_MAX + 1], text[LAUNCHED_FAILURE + NODE_NAME_MAX + 16];
+	hosted_node_name(h, s->part, name);
+	if (h->launch->n_sites > 1 || s->node)
+		snprintf(text, sizeof(text), "node %s: %s", name, s->failure);
+	else
+		snprintf(text, sizeof(text), "%s", s->failure);
+	fail_job(h, text, now);
 }
 
-static void on_rank(void *arg, uint32_t rank, const struct launch_rank *is)
+static void look_for_failures(struct hosted *h, struct now now)
 {
-	struct hosted *h = arg;
-	struct launching *g = h->launch;
-	if (rank >= h->spec->ranks)
-		return;
-	struct launch_rank was = g->rank[rank];
-	g->rank[rank] = *is;
-	h->changed = true;
-	bool ended = was.state == LAUNCH_RANK_RUNNING && (is->state != LAUNCH_RANK_RUNNING || is->pid != was.pid);
-	if (g->heard && ended)
-		say_exit_event(h, rank, &was, is);
+	const struct launching *g = h->launch;
+	for (uint32_t i = 0; i < g->n_sites && !hosted_ended(h); i++) {
+		const struct launch_site *s = &g->site[i];
+		if (s->failure[0])
+			fail_site(h, s, now);
+		else if (s->heard && s->summary.result == LAUNCH_FAILED)
+			fail_by_cause(h, s, now);
+	}
 }
 
-/* A job that has ended. If it has completed and is not cancelled even so, its ranks have time to exit on their own;
- * otherwise they are ended now. Then the launcher exits. */
-static void wind_up(struct hosted *h, struct now now)
+/* ---- what is wanted ---- */
+
+static bool all_heard(const struct launching *g)
+{
+	uint32_t i = 0;
+	while (i < g->n_sites && g->site[i].heard)
+		i++;
+	return i == g->n_sites;
+}
+
+/* Ranks meet at a port of the node with rank 0, which its launcher has chosen. After a restart of this gaccd another
+ * node may know it when that launcher has died: so all are heard before the first one starts. */
+static void find_master_port(struct launching *g)
+{
+	for (uint32_t i = 0; i < g->n_sites && !g->master_port; i++)
+		if (g->site[i].heard)
+			g->master_port = g->site[i].summary.master_port;
+}
+
+static bool may_start(const struct hosted *h, const struct launch_site *s)
+{
+	const struct launching *g = h->launch;
+	if (g->n_sites == 1)
+		return *launching_address(h, s);
+	return all_heard(g) && *launching_address(h, &g->site[0]) && (s == &g->site[0] || g->master_port);
+}
+
+/* Of an ended job: if it has completed and is not cancelled even so, its ranks have time to exit on their own;
+ * otherwise they are ended now. */
+static enum launch_want end_of(const struct hosted *h, const struct launch_site *s, struct now now)
+{
+	const struct launching *g = h->launch;
+	bool patient = hosted_state(h, NULL, NULL) == JOB_COMPLETED && s->summary.phase != LAUNCH_IDLE && !g->impatient;
+	return patient && now.mono_ns - g->ended_ns < COMPLETED_NS ? LAUNCH_WANT_DRAIN : LAUNCH_WANT_END;
+}
+
+static struct launch_wish wish_of(const struct hosted *h, uint32_t i, struct now now)
+{
+	const struct launching *g = h->launch;
+	const struct launch_site *s = &g->site[i];
+	const bool alone = g->n_sites == 1 && !s->node;
+	const char *address = alone ? "127.0.0.1" : launching_address(h, &g->site[0]);
+	struct launch_wish w = { .want = LAUNCH_WANT_NOTHING,
+				 .grace_ns = g->grace_ns,
+				 .allowed = g->share[i].allowed,
+				 .final = g->share[i].final,
+				 .fresh = h->submitted_here,
+				 .first = s->first,
+				 .n_ranks = s->n_ranks,
+				 .group = i,
+				 .n_groups = g->n_sites,
+				 .master_port = g->n_sites > 1 ? g->master_port : 0 };
+	snprintf(w.master_addr, sizeof(w.master_addr), "%s", *address ? address : "127.0.0.1");
+	if (hosted_ended(h))
+		w.want = end_of(h, s, now);
+	else if (alone || (s->heard && s->summary.phase != LAUNCH_IDLE) || may_start(h, s))
+		w.want = LAUNCH_WANT_RUN;
+	return w;
+}
+
+static void decide(struct hosted *h, struct now now)
 {
 	struct launching *g = h->launch;
-	bool patient = hosted_state(h, NULL, NULL) == JOB_COMPLETED && g->summary.phase != LAUNCH_IDLE && !g->impatient;
-	if (patient && !g->stop_ns)
-		g->stop_ns = now.mono_ns + COMPLETED_NS;
-	if (patient && now.mono_ns < g->stop_ns) {
-		if (g->asked < ASKED_DRAIN && launching_order(h, LAUNCH_OP_DRAIN, NULL, 0))
-			g->asked = ASKED_DRAIN;
-	} else if (g->asked < ASKED_END && launching_order(h, LAUNCH_OP_END, NULL, 0)) {
-		g->asked = ASKED_END;
+	if (!h->n_parts && g->site[0].node)
+		return; /* set aside, or over: where its parts are is not known any more */
+	look_for_failures(h, now);
+	if (hosted_ended(h) && !g->ended_ns)
+		g->ended_ns = now.mono_ns;
+	find_master_port(g);
+	launch_share_give(g->share, g->n_sites, h->spec->launch.max_restarts);
+	for (uint32_t i = 0; i < g->n_sites; i++) {
+		const struct launch_wish w = wish_of(h, i, now);
+		if (g->site[i].node)
+			launching_far_wish(h, &g->site[i], &w, now);
+		else if (g->starter)
+			starter_wish(g->starter, &w);
 	}
 }
 
@@ -86,55 +146,98 @@ void launching_cancel(struct hosted *h, int64_t grace_ns)
 	if (!grace_ns)
 		return;
 	g->grace_ns = grace_ns;
-	if (g->proc && g->asked == ASKED_END)
-		launching_order(h, LAUNCH_OP_END, NULL, 0);
+	decide(h, daemon_now(h->d));
 }
 
-static void decide(struct hosted *h, struct now now)
+/* ---- news ---- */
+
+/* The failure that is shown: the one that no restart was left for, else the newest. */
+static void choose_cause(struct launching *g)
 {
-	struct launching *g = h->launch;
-	if (!g->proc || !g->heard)
-		return;
-	if (hosted_ended(h))
-		wind_up(h, now);
-	else if (g->summary.phase == LAUNCH_IDLE && g->asked == ASKED_NOTHING)
-		launching_start_ranks(h);
-	else if (g->summary.result == LAUNCH_FAILED)
-		fail_by_cause(h, now);
+	const struct launch_site *best = NULL;
+	for (uint32_t i = 0; i < g->n_sites; i++) {
+		const struct launch_site *s = &g->site[i];
+		if (!s->summary.cause.known || (best && best->summary.result == LAUNCH_FAILED))
+			continue;
+		if (!best || s->summary.result == LAUNCH_FAILED ||
+		    s->summary.cause.unix_ns > best->summary.cause.unix_ns)
+			best = s;
+	}
+	g->cause = best;
 }
 
 /* Once, when no process is left. */
 static void keep_exits(struct hosted *h)
 {
-	if (!h->launch->kept)
+	struct launching *g = h->launch;
+	uint32_t i = 0;
+	while (i < g->n_sites && g->site[i].ended)
+		i++;
+	if (i == g->n_sites && !g->kept)
 		launching_exits_keep(h);
-	h->launch->kept = true;
+	g->kept = i == g->n_sites;
 }
 
-static void take_summary(struct hosted *h, const struct launch_summary *s, const char *tail, uint32_t n_tail)
+void launching_changed(struct hosted *h)
 {
 	struct launching *g = h->launch;
-	for (uint32_t i = 0; s->phase == LAUNCH_IDLE && i < h->spec->ranks; i++)
-		g->rank[i].state = LAUNCH_RANK_WAITING; /* a new launcher: the old one's processes are gone */
-	g->summary = *s;
-	g->n_tail = n_tail;
-	memcpy(g->tail, tail, n_tail);
-	if (s->phase == LAUNCH_OVER)
-		keep_exits(h);
-	else
-		g->kept = false;
-}
-
-static void on_summary(void *arg, const struct launch_summary *s, const char *tail, uint32_t n_tail)
-{
-	struct hosted *h = arg;
-	bool cleans_up = s->phase == LAUNCH_IDLE && hosted_ended(h); /* it does not know how the ranks ended; we do */
-	if (!cleans_up)
-		take_summary(h, s, tail, n_tail);
-	h->launch->heard = true;
+	for (uint32_t i = 0; i < g->n_sites; i++) {
+		const struct launch_summary *s = &g->site[i].summary;
+		const uint32_t allowed = s->allowed > s->charged ? s->allowed : s->charged;
+		if (g->site[i].heard)
+			launch_share_hear(&g->share[i], allowed, s->wanted);
+	}
 	h->changed = true;
+	choose_cause(g);
+	keep_exits(h);
 	decide(h, daemon_now(h->d));
 }
+
+/* ---- the ranks on this node ---- */
+
+static const Gacc__V1__JobSpec *spec_of(const void *owner)
+{
+	return ((const struct hosted *)owner)->text->pb;
+}
+
+static bool is_ended(const void *owner)
+{
+	return hosted_ended(owner);
+}
+
+static void on_event(void *owner, bool warning, const char *reason, int64_t rank, const char *text)
+{
+	hosted_event(owner, warning, reason, rank, text);
+}
+
+static struct launch_site *site_here(const struct launching *g)
+{
+	uint32_t i = 0;
+	while (i < g->n_sites && g->site[i].node)
+		i++;
+	return i < g->n_sites ? &g->site[i] : NULL;
+}
+
+static void on_changed(void *owner)
+{
+	struct hosted *h = owner;
+	const struct starter *from = h->launch->starter;
+	struct launch_site *s = site_here(h->launch);
+	s->heard = from->heard;
+	s->over = from->done;
+	s->ended = from->ended_ranks;
+	s->summary = from->summary;
+	s->launcher_pid = from->proc ? launch_proc_pid(from->proc) : 0;
+	s->tail = (char *)from->tail;
+	s->n_tail = from->n_tail;
+	starter_gave_up(from, s->failure, sizeof(s->failure));
+	launching_changed(h);
+}
+
+/* The starter's ports. */
+static const struct starter_ports here = {
+	.spec = spec_of, .ended = is_ended, .event = on_event, .changed = on_changed
+};
 
 /* ---- ranks that end too early ---- */
 
@@ -160,7 +263,7 @@ static uint32_t missing_rank(const struct hosted *h)
 static void watch_early_ends(struct hosted *h, struct now now)
 {
 	struct launching *g = h->launch;
-	bool known = g->heard && !hosted_ended(h) && hosted_ranks_known(h);
+	bool known = all_heard(g) && !hosted_ended(h) && hosted_ranks_known(h);
 	uint32_t rank = known ? missing_rank(h) : RANK_NONE;
 	if (rank == RANK_NONE) {
 		g->puzzled_ns = 0;
@@ -178,66 +281,79 @@ static void watch_early_ends(struct hosted *h, struct now now)
 	fail_job(h, text, now);
 }
 
-/* ---- the launcher's life ---- */
+/* ---- life ---- */
 
-/* It will be replaced, unless that has been tried too often. */
-static void note_death(struct hosted *h, struct now now)
+/* A job that was over at the start of gaccd has no parts: of its ranks those count that this node had, and other nodes
+ * see to theirs. */
+static void make_past_site(struct hosted *h)
 {
 	struct launching *g = h->launch;
-	char text[96];
-	g->deaths = now.mono_ns - g->opened_ns > STEADY_NS ? 1 : g->deaths + 1;
-	g->retry_ns = now.mono_ns + (RETRY_NS << g->deaths);
-	if (g->deaths < MAX_DEATHS)
-		return;
-	g->done = true;
-	snprintf(text, sizeof(text), "%d launchers in a row have died; gaccd's log may say why", MAX_DEATHS);
-	if (!hosted_ended(h))
-		fail_job(h, text, now);
+	struct launch_site *s = &g->site[g->n_sites++];
+	s->n_ranks = h->spec->parts ? spec_ranks_on(h->spec, h->d->node.conf->node.name, &s->first) : 0;
+	if (!s->n_ranks)
+		*s = (struct launch_site){ .n_ranks = h->spec->ranks }; /* its view does not say, or it had none here */
 }
 
-static void on_gone(void *arg)
+/* Parts that follow each other on one node. */
+static void make_sites(struct hosted *h)
 {
-	struct hosted *h = arg;
 	struct launching *g = h->launch;
-	struct now now = daemon_now(h->d);
-	int64_t pid = launch_proc_pid(g->proc);
-	bool ordered = g->asked >= ASKED_DRAIN;
-	bool left = launching_left_traces(h, g->uuid);
-	g->proc = NULL;
-	g->heard = false;
-	g->asked = ASKED_NOTHING;
-	g->done = ordered && !left;
-	h->changed = true;
-	if (ordered)
-		keep_exits(h);
-	if (g->done || h->d->node.stopping)
-		return;
-	char text[160];
-	snprintf(text, sizeof(text), "the launcher (pid %lld) is gone, and its ranks with it: %s", (long long)pid,
-		 ordered ? "another one ends what they have left behind" : "they are started again");
-	hosted_event(h, true, "LauncherLost", -1, text);
-	note_death(h, now);
+	for (uint32_t part = 0; part < h->n_parts; part++) {
+		const uint32_t node = h->part[part].node, first = part_block(h->spec->ranks, h->n_parts, part);
+		if (!part || g->site[g->n_sites - 1].node != node)
+			g->site[g->n_sites++] = (struct launch_site){ .node = node, .part = part, .first = first };
+		struct launch_site *s = &g->site[g->n_sites - 1];
+		s->n_ranks = part_block(h->spec->ranks, h->n_parts, part + 1) - s->first;
+	}
+	if (!h->n_parts)
+		make_past_site(h);
 }
 
-static enum status open_launcher(struct hosted *h, bool start)
+static bool make_starter(struct hosted *h)
 {
-	static const struct launch_proc_events events = { .rank = on_rank, .summary = on_summary, .gone = on_gone };
-	struct launcher_args a = launching_args(h, h->launch->uuid);
-	struct now now = daemon_now(h->d);
-	enum status st = launch_proc_open(&h->d->node.loop, &a, start, &events, h, &h->launch->proc);
-	h->launch->opened_ns = now.mono_ns;
-	h->launch->retry_ns = 0;
-	if (st && start)
-		note_death(h, now);
-	return st;
+	struct launching *g = h->launch;
+	const struct launch_site *s = site_here(g);
+	const struct starter_job job = {
+		.id = h->id, .uid = h->uid, .uuid = h->uuid, .spec = h->spec, .may_be_old = !h->submitted_here
+	};
+	if (!s)
+		return true;
+	g->starter = malloc(sizeof(*g->starter));
+	if (g->starter)
+		starter_init(g->starter, h->d, &job, s->first, s->n_ranks, g->rank + s->first, &here, h);
+	return g->starter;
+}
+
+bool launching_make(struct hosted *h)
+{
+	struct launching *g = h->launch = calloc(1, sizeof(*g));
+	const uint32_t n = h->n_parts ? h->n_parts : 1;
+	if (!g)
+		return false;
+	g->rank = calloc(h->spec->ranks, sizeof(*g->rank));
+	g->site = calloc(n, sizeof(*g->site));
+	g->share = calloc(n, sizeof(*g->share));
+	for (uint32_t i = 0; g->rank && i < h->spec->ranks; i++)
+		g->rank[i].exit_status = LAUNCH_NO_STATUS;
+	if (g->rank && g->site && g->share) {
+		make_sites(h);
+		if (make_starter(h))
+			return true;
+	}
+	g->n_sites = 0;
+	launching_free(h);
+	return false;
 }
 
 void launching_begin(struct hosted *h)
 {
-	if (launching_make(h))
-		open_launcher(h, true);
-	else
+	if (!launching_make(h)) {
 		coord_end(h->coord, ST_NO_MEMORY, "no memory to launch its ranks", daemon_now(h->d));
+		return;
+	}
+	if (h->launch->starter)
+		starter_open(h->launch->starter, true);
+	decide(h, daemon_now(h->d));
 }
 
 bool launching_adopt(struct hosted *h)
@@ -245,9 +361,11 @@ bool launching_adopt(struct hosted *h)
 	bool known = h->launch != NULL; /* how its ranks ended: launching_exits.c */
 	if (!known && !launching_make(h))
 		return false;
-	bool clean_up = !h->coord && launching_left_traces(h, h->launch->uuid);
-	if (!open_launcher(h, clean_up) || clean_up) {
-		h->launch->done = false;
+	struct starter *s = h->launch->starter;
+	bool clean_up = !h->coord && s && starter_left_traces(s);
+	if (s && (!starter_open(s, clean_up) || clean_up)) {
+		s->done = false;
+		site_here(h->launch)->over = false;
 		return true;
 	}
 	if (!known)
@@ -257,28 +375,45 @@ bool launching_adopt(struct hosted *h)
 
 bool launching_over(const struct hosted *h)
 {
-	return !h->launch || h->launch->done;
+	const struct launching *g = h->launch;
+	uint32_t i = 0;
+	while (g && i < g->n_sites && g->site[i].over)
+		i++;
+	return !g || i == g->n_sites;
 }
 
 void launching_tick(struct hosted *h, struct now now)
 {
 	struct launching *g = h->launch;
-	if (!g || g->done)
+	if (!g || launching_over(h))
 		return;
-	if (!g->proc && g->retry_ns && now.mono_ns >= g->retry_ns)
-		open_launcher(h, true);
+	if (g->starter) {
+		const bool was_done = g->starter->done;
+		starter_tick(g->starter, now);
+		if (g->starter->done && !was_done)
+			on_changed(h); /* it has given up */
+	}
 	decide(h, now);
+	keep_exits(h); /* a node that is silent may have been given up */
 	watch_early_ends(h, now);
 }
 
 void launching_free(struct hosted *h)
 {
-	if (!h->launch)
+	struct launching *g = h->launch;
+	if (!g)
 		return;
-	if (h->launch->proc && h->launch->heard && hosted_ended(h))
-		wind_up(h, daemon_now(h->d)); /* it may have ended at the last moment */
-	launch_proc_close(h->launch->proc);
-	free(h->launch->rank);
-	free(h->launch);
+	if (g->n_sites && hosted_ended(h) && !launching_over(h))
+		decide(h, daemon_now(h->d)); /* it may have ended at the last moment */
+	if (g->starter)
+		starter_fini(g->starter);
+	for (uint32_t i = 0; i < g->n_sites; i++)
+		if (g->site[i].node)
+			free(g->site[i].tail);
+	free(g->starter);
+	free(g->rank);
+	free(g->site);
+	free(g->share);
+	free(g);
 	h->launch = NULL;
 }

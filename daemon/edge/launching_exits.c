@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Keeps in the journal how a job's ranks ended, and reads it back after a restart of gaccd, so that it can still be
- * shown. For launching.c and hosted_recover.c. Loop thread. */
+/* Keeps in the journal how a job's ranks ended, so that it can still be shown after a restart of gaccd. For
+ * launching.c; launching_recall.c reads it. Loop thread. */
 #include "edge/launching_impl.h"
 
 #include "base/log.h"
@@ -8,12 +8,23 @@
 #include "edge/hosted.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 void launching_exits_keep(struct hosted *h)
 {
 	const struct launching *g = h->launch;
-	const struct exits e = { g->summary, g->rank, h->spec->ranks, g->tail, g->n_tail };
+	struct exits e = { .rank = g->rank, .n_ranks = h->spec->ranks };
+	for (uint32_t i = 0; i < g->n_sites; i++)
+		e.summary.charged += g->site[i].summary.charged;
+	e.summary.phase = g->n_sites == 1 ? g->site[0].summary.phase : LAUNCH_OVER;
+	e.summary.result = g->cause ? g->cause->summary.result : g->site[0].summary.result;
+	if (g->cause) {
+		e.summary.cause = g->cause->summary.cause;
+		e.tail = g->cause->tail;
+		e.n_tail = g->cause->n_tail;
+	} else if (g->n_sites == 1) {
+		e.tail = g->site[0].tail;
+		e.n_tail = g->site[0].n_tail;
+	}
 	size_t n = 0;
 	void *bytes = exits_record_pack(&e, &n);
 	struct journal_record r = { .kind = JOURNAL_EXITS, .exits = { h->id, { bytes, n } } };
@@ -23,25 +34,4 @@ void launching_exits_keep(struct hosted *h)
 		log_job(h->id, LOG_WARN, "ExitsLost",
 			"no memory to write down how its ranks ended: the next gaccd will not know");
 	free(bytes);
-}
-
-/* What cannot be read is not shown: the job has ended, and nothing depends on it. */
-void launching_exits_restore(struct hosted *h, const struct journal_bytes *b)
-{
-	struct exits e;
-	char why[200] = "no memory";
-	if (exits_record_read(b->data, b->n, h->spec->ranks, &e, why, sizeof(why))) {
-		log_job(h->id, LOG_WARN, "ExitsUnreadable", "how its ranks ended is not known: its record EXITS: %s",
-			why);
-		return;
-	}
-	if (launching_make(h)) {
-		struct launching *g = h->launch;
-		memcpy(g->rank, e.rank, e.n_ranks * sizeof(*e.rank));
-		g->n_tail = e.n_tail < sizeof(g->tail) ? (uint32_t)e.n_tail : sizeof(g->tail);
-		memcpy(g->tail, e.tail, g->n_tail);
-		g->summary = e.summary;
-		g->done = true;
-	}
-	free(e.rank);
 }

@@ -1,54 +1,68 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What gaccd knows of a job's ranks as processes. Shared by launching.c, launching_orders.c, launching_view.c and
- * launching_exits.c alone; loop thread. */
+/* What a coordinator knows of a job's ranks as processes: how those of each node are, and what is wanted there. Shared
+ * by the files launching*.c alone; loop thread. */
 #ifndef GACC_EDGE_LAUNCHING_IMPL_H
 #define GACC_EDGE_LAUNCHING_IMPL_H
 
+#include "control/launch_share.h"
 #include "edge/launching.h"
-#include "launch/launcher.h"
-#include "launch/proc.h"
-#include "proto/path.h"
+#include "edge/starter.h"
 
-enum launch_asked { ASKED_NOTHING, ASKED_START, ASKED_DRAIN, ASKED_END };
-
-struct launching {
-	char uuid[UUID_TEXT];	  /* after which its files are named; "": after the id alone, by an older gaccd */
-	struct launch_proc *proc; /* NULL: not connected */
-	struct launch_rank *rank; /* as last told; spec.ranks */
+/* The ranks of one node, which are a block. */
+struct launch_site {
+	uint32_t node; /* as in struct link_message; 0: this one */
+	uint32_t part; /* the job's first one there */
+	uint32_t first, n_ranks;
+	/* as told last */
+	bool heard; /* since this gaccd launches the job */
+	bool over;  /* nothing is left to do there */
+	bool ended; /* no process is left */
 	struct launch_summary summary;
-	bool heard;		    /* all of it, on this connection */
-	enum launch_asked asked;    /* the last order that was sent on this connection */
-	uint64_t log_max;	    /* that was sent last */
-	char tail[LAUNCH_MAX_TAIL]; /* what the cause's rank wrote last */
+	int64_t launcher_pid;		/* 0: none */
+	char failure[LAUNCHED_FAILURE]; /* why they cannot be launched there; "": they can */
+	char *tail;			/* what the cause's rank wrote last; LAUNCHED_MAX_TAIL, NULL: nothing */
 	uint32_t n_tail;
-	int64_t opened_ns, retry_ns; /* retry 0: nothing due */
-	uint32_t deaths;	     /* of launchers, in a row */
-	int64_t grace_ns;	     /* that a cancel has asked for; 0: the specification's */
-	int64_t stop_ns;	     /* completed: when its ranks' time is over */
-	bool impatient;		     /* completed: it is over now */
-	int64_t puzzled_ns;	     /* since when a rank is gone that the job still needs */
-	bool done;		     /* nothing is left to do */
-	bool kept;		     /* how they ended is in the journal */
+	/* of another node (launching_far.c) */
+	uint64_t incarnation, number; /* of the news that was taken last */
+	int64_t heard_ns;
+	struct launch_wish sent;
+	uint64_t order; /* number of what was sent; 0: nothing */
+	uint64_t taken; /* number that the node says it has taken of this coordinator */
+	int64_t sent_ns;
 };
 
-/* ---- launching_orders.c ---- */
-/* h->launch, with no launcher. false: no memory. */
+struct launching {
+	struct launch_rank *rank; /* as last told; spec.ranks */
+	struct starter *starter;  /* of the ranks on this node; NULL: there are none */
+	uint32_t n_sites;
+	struct launch_site *site;	 /* in the order of the ranks */
+	struct launch_share *share;	 /* of the restarts, [n_sites] */
+	uint32_t master_port;		 /* where the ranks of several nodes meet; 0: not known yet */
+	const struct launch_site *cause; /* where the failure was that is shown; NULL: nowhere */
+	int64_t grace_ns;		 /* that a cancel has asked for; 0: the specification's */
+	int64_t ended_ns;		 /* when the job's end was seen; 0: not yet */
+	bool impatient;			 /* completed: its ranks' time is over now */
+	int64_t puzzled_ns;		 /* since when a rank is gone that the job still needs */
+	bool kept;			 /* how they ended is in the journal */
+};
+
+/* h->launch, with nothing heard. false: no memory. */
 bool launching_make(struct hosted *);
-/* By what its launcher is found. `uuid`: launching.uuid. */
-struct launcher_args launching_args(const struct hosted *, const char *uuid);
-/* Whether a launcher of these has left files. */
-bool launching_left_traces(const struct hosted *, const char *uuid);
-/* To the launcher that is connected; `words` belong to a START. false: it cannot be sent now. */
-bool launching_order(struct hosted *, enum launch_op, const void *words, size_t n);
-/* LAUNCH_OP_START; the tick tries again what cannot be sent now. */
-void launching_start_ranks(struct hosted *);
+/* What is told of a site has changed. */
+void launching_changed(struct hosted *);
+
+/* ---- launching_far.c ---- */
+/* What is wanted of the ranks of another node: sent if that is new, or has not been taken for a while. */
+void launching_far_wish(struct hosted *, struct launch_site *, const struct launch_wish *, struct now);
+/* IP address of a node as others reach it; "": not known yet. */
+const char *launching_address(const struct hosted *, const struct launch_site *);
 
 /* ---- launching_exits.c ---- */
 /* Writes to the journal how the ranks ended. */
 void launching_exits_keep(struct hosted *);
 
 /* ---- launching_view.c ---- */
-/* "rank 2 (pid 77) exited with code 3", "... was killed by signal 9 (Killed)". */
-void launch_say_exit(uint32_t rank, int64_t pid, int32_t status, char *out, size_t n);
+/* "rank 2 (pid 77) on node b exited with code 3"; without the node where all ranks are here. */
+void launching_say_cause(const struct hosted *, const struct launch_site *, char *out, size_t n);
 
 #endif

@@ -4,6 +4,7 @@
 #include "edge/launching_impl.h"
 
 #include "edge/hosted.h"
+#include "edge/hosted_nodes.h"
 #include "gacc/v1/job.pb-c.h"
 #include "host/log_tail.h"
 #include "proto/path.h"
@@ -13,44 +14,74 @@
 #include <stdlib.h>
 #include <string.h>
 
-void launch_say_exit(uint32_t rank, int64_t pid, int32_t status, char *out, size_t n)
+/* `where`: " on node b", or nothing. */
+static void say_exit(uint32_t rank, int64_t pid, const char *where, int32_t status, char *out, size_t n)
 {
-	char who[48];
-	snprintf(who, sizeof(who), "rank %u (pid %lld)", rank, (long long)pid);
+	char who[64 + NODE_NAME_MAX];
+	snprintf(who, sizeof(who), "rank %u (pid %lld)%s", rank, (long long)pid, where);
 	if (!pid)
-		snprintf(out, n, "rank %u could not be started", rank);
+		snprintf(out, n, "rank %u could not be started%s", rank, where);
 	else if (status > 128)
 		snprintf(out, n, "%s was killed by signal %d (%s)", who, status - 128, strsignal(status - 128));
 	else
 		snprintf(out, n, "%s exited with code %d", who, status);
 }
 
+void launch_say_exit(uint32_t rank, int64_t pid, int32_t status, char *out, size_t n)
+{
+	say_exit(rank, pid, "", status, out, n);
+}
+
+void launching_say_cause(const struct hosted *h, const struct launch_site *s, char *out, size_t n)
+{
+	const struct launch_cause *c = &s->summary.cause;
+	char name[NODE_NAME_MAX + 1], where[NODE_NAME_MAX + 16] = "";
+	if (h->n_parts && (s->node || h->launch->n_sites > 1)) {
+		hosted_node_name(h, s->part, name);
+		snprintf(where, sizeof(where), " on node %s", name);
+	}
+	say_exit(c->rank, c->pid, where, c->exit_status, out, n);
+}
+
+char *starter_path(uint64_t id, const char *name, const uint8_t uuid[16], const char *pattern)
+{
+	char text[UUID_TEXT];
+	uuid_text(uuid, text);
+	return path_expand(pattern, id, name, text);
+}
+
+char *starter_log_dir(const struct daemon *d, uint64_t id, const char *name, const uint8_t uuid[16],
+		      const char *pattern)
+{
+	char standard[CHECKPOINT_MAX_PATH], text[UUID_TEXT];
+	if (*pattern)
+		return starter_path(id, name, uuid, pattern);
+	uuid_text(uuid, text);
+	/* ids begin anew with the journal, and state_dir may have the logs of jobs before that */
+	snprintf(standard, sizeof(standard), "%.4000s/logs/%llu-%s", d->node.conf->state_dir, (unsigned long long)id,
+		 text);
+	return strdup(standard);
+}
+
 char *hosted_path(const struct hosted *h, const char *pattern)
 {
-	char uuid[UUID_TEXT];
-	uuid_text(h->uuid, uuid);
-	return path_expand(pattern, h->id, h->spec->name, uuid);
+	return starter_path(h->id, h->spec->name, h->uuid, pattern);
 }
 
 char *hosted_log_dir(const struct hosted *h)
 {
 	const char *pattern = h->text->pb->log_dir;
-	char standard[CHECKPOINT_MAX_PATH];
-	if (*pattern || h->spec->launch_mode != LAUNCH_DAEMON)
-		return hosted_path(h, pattern);
-	char uuid[UUID_TEXT];
-	/* ids begin anew with the journal, and state_dir may have the logs of jobs before that */
-	uuid_text(h->uuid, uuid);
-	snprintf(standard, sizeof(standard), "%.4000s/logs/%llu-%s", h->d->node.conf->state_dir,
-		 (unsigned long long)h->id, uuid);
-	return strdup(standard);
+	if (!*pattern && h->spec->launch_mode != LAUNCH_DAEMON)
+		return strdup("");
+	return starter_log_dir(h->d, h->id, h->spec->name, h->uuid, pattern);
 }
 
-static bool add_cause(const struct launching *g, Gacc__V1__Job *j)
+static bool add_cause(const struct hosted *h, Gacc__V1__Job *j)
 {
-	const struct launch_cause *c = &g->summary.cause;
-	char text[96];
-	if (!c->known)
+	const struct launch_site *s = h->launch->cause;
+	const struct launch_cause *c = s ? &s->summary.cause : NULL;
+	char text[96 + NODE_NAME_MAX];
+	if (!c)
 		return true;
 	if (j->root_cause)
 		gacc__v1__root_cause__free_unpacked(j->root_cause, NULL);
@@ -58,7 +89,7 @@ static bool add_cause(const struct launching *g, Gacc__V1__Job *j)
 	if (!j->root_cause)
 		return false;
 	gacc__v1__root_cause__init(j->root_cause);
-	launch_say_exit(c->rank, c->pid, c->exit_status, text, sizeof(text));
+	launching_say_cause(h, s, text, sizeof(text));
 	j->root_cause->rank = c->rank;
 	j->root_cause->pid = c->pid;
 	j->root_cause->exit_status = c->exit_status;
@@ -67,7 +98,8 @@ static bool add_cause(const struct launching *g, Gacc__V1__Job *j)
 	j->root_cause->log_tail = calloc(LAUNCH_TAIL_LINES, sizeof(*j->root_cause->log_tail));
 	if (!j->root_cause->message || !j->root_cause->log_tail)
 		return false;
-	j->root_cause->n_log_tail = log_tail(g->tail, g->n_tail, j->root_cause->log_tail, LAUNCH_TAIL_LINES);
+	if (s->tail)
+		j->root_cause->n_log_tail = log_tail(s->tail, s->n_tail, j->root_cause->log_tail, LAUNCH_TAIL_LINES);
 	return true;
 }
 
@@ -85,6 +117,8 @@ bool launching_fill(const struct hosted *h, Gacc__V1__Job *j)
 	}
 	if (!g)
 		return true;
-	j->launcher_pid = g->proc ? launch_proc_pid(g->proc) : 0;
-	return add_cause(g, j);
+	for (uint32_t i = g->n_sites; i--;)
+		if (g->site[i].launcher_pid)
+			j->launcher_pid = g->site[i].launcher_pid;
+	return add_cause(h, j);
 }

@@ -223,7 +223,7 @@ static void create_then_attach(struct rpc_call *call, const Gacc__V1__AttachRequ
 	struct submit s = { .prepared = spec,
 			    .uid = a->uid,
 			    .user = user,
-			    .local = rpc_peer(call)->is_unix,
+			    .local = caller_is_local(call),
 			    .by_name = true,
 			    .cb = on_created,
 			    .arg = p };

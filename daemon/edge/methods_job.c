@@ -97,7 +97,7 @@ static void submit(struct rpc_call *call, const struct ProtobufCMessage *m, cons
 	struct submit s = { .prepared = spec,
 			    .uid = caller_uid(call),
 			    .user = user,
-			    .local = rpc_peer(call)->is_unix,
+			    .local = caller_is_local(call),
 			    .cb = on_submitted,
 			    .arg = p };
 	memcpy(s.request_id, q->request_id.data, 16);

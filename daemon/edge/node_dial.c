@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "edge/node_facts.h"
+#include "edge/part_launch.h"
 #include "gacc/internal/v1/peer.pb-c.h"
 #include "rpc/upstream.h"
 #include "runtime/part.h"
@@ -70,6 +71,8 @@ static enum status take_welcome(struct daemon *d, const struct peer_welcome *w, 
 	daemon_event(d, false, "Linked", text);
 	for (uint32_t i = 0; i < d->node.n_parts; i++)
 		d->node.part[i]->told.sent_ns = 0; /* views go again with the tick, as reports do each second */
+	for (struct part_launch *l = d->part_launch; l; l = l->next)
+		l->sent_ns = 0;
 	return ST_OK;
 }
 

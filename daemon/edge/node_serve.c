@@ -11,6 +11,7 @@
 #include "edge/caller.h"
 #include "edge/checkpoints.h"
 #include "edge/hosted_nodes.h"
+#include "edge/launching.h"
 #include "edge/node_facts.h"
 #include "edge/peer_link.h"
 #include "edge/placing.h"
@@ -62,9 +63,11 @@ static struct served *served_new(struct rpc_call *call)
 static void link_anew(struct hosted *h, uint32_t part, uint64_t incarnation)
 {
 	struct hosted_part *p = &h->part[part];
+	const bool anew = p->seen && p->seen->view.incarnation > incarnation;
+	launching_linked(h, part, anew);
 	if (p->seen && p->seen->view.incarnation && p->seen->view.incarnation != incarnation)
 		saving_part_lost(h, part);
-	if (p->seen && p->seen->view.incarnation > incarnation) {
+	if (anew) {
 		coord_part_anew(h->coord, part);
 		p->seen->view.incarnation = p->ledger.incarnation = 0;
 	}

@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "cluster/placed_message.h"
 #include "edge/hosted.h"
+#include "edge/part_launch.h"
 #include "edge/part_record.h"
 #include "edge/part_views.h"
 #include "proto/path.h"
@@ -239,6 +240,8 @@ static void write_then_make(struct arriving *a)
 	enum status st = check_uuid(a);
 	if (!st)
 		st = check_room(a);
+	if (!st && !is->begun && a->placing.text->spec.launch_mode == LAUNCH_DAEMON)
+		st = part_launch_check(a->d, is->uid, is->user, a->placing.why, sizeof(a->placing.why));
 	if (!st)
 		st = part_may_place(&a->d->node, is, a->placing.why, sizeof(a->placing.why));
 	if (!st)

@@ -7,6 +7,7 @@
 #include "edge/checkpoints.h"
 #include "edge/disk_watch.h"
 #include "edge/hosted.h"
+#include "edge/starter.h"
 #include "edge/submitting.h"
 #include "gacc/v1/common.pb-c.h"
 #include "runtime/state_scan.h"
@@ -86,25 +87,41 @@ static void on_looked(uv_work_t *w, int canceled)
 	drop_seen(s);
 }
 
-bool state_share_has_logs(const struct hosted *h)
+bool state_share_has_logs(const struct starter *s)
 {
-	return h->launch && !hosted_ended(h) && h->text->pb && !*h->text->pb->log_dir;
+	return s->default_logs && !s->done && !s->ports->ended(s->owner);
 }
 
+static int compare_ids(const void *a, const void *b)
+{
+	const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+	return x < y ? -1 : x > y;
+}
+
+/* Jobs of other gaccds are forgotten there, which nobody tells: of them a node keeps as many logs as its history has
+ * jobs. */
 static bool list_jobs(struct state_share *s)
 {
 	struct daemon *d = s->d;
 	const struct hosted *p;
+	size_t n_starters = 0;
+	for (const struct starter *t = d->starter; t; t = t->next)
+		n_starters++;
 	s->scan = (struct state_scan){ .state_dir = s->root, .max_entries = MAX_ENTRIES, .first_new = d->last_job + 1 };
-	s->scan.known = calloc(d->n_jobs + 1, sizeof(*s->scan.known));
-	s->scan.running = calloc(d->n_jobs + 1, sizeof(*s->scan.running));
+	s->scan.keep_newest = d->away ? d->node.conf->history.jobs : 0;
+	s->scan.known = calloc(d->n_jobs + n_starters + 1, sizeof(*s->scan.known));
+	s->scan.running = calloc(n_starters + 1, sizeof(*s->scan.running));
 	if (!s->scan.known || !s->scan.running)
 		return false;
-	for (uint32_t i = 0; i < d->n_jobs; i++) {
+	for (uint32_t i = 0; i < d->n_jobs; i++)
 		s->scan.known[s->scan.n_known++] = d->job[i]->id;
-		if (state_share_has_logs(d->job[i]))
-			s->scan.running[s->scan.n_running++] = d->job[i]->id;
+	for (const struct starter *t = d->starter; t; t = t->next) {
+		s->scan.known[s->scan.n_known++] = t->job.id;
+		if (state_share_has_logs(t))
+			s->scan.running[s->scan.n_running++] = t->job.id;
 	}
+	qsort(s->scan.known, s->scan.n_known, sizeof(*s->scan.known), compare_ids);
+	qsort(s->scan.running, s->scan.n_running, sizeof(*s->scan.running), compare_ids);
 	for (size_t i = 0; (p = submitting_pending(d, i)); i++)
 		if (p->id < s->scan.first_new)
 			s->scan.first_new = p->id;
@@ -202,20 +219,17 @@ static bool has_most(const struct state_share *s, const struct state_user *u)
 
 /* What checkpoints and the logs of earlier jobs leave of the share, in equal parts for the user's jobs and their ranks.
  * While the disk is full the user who has most in it gets the least. */
-uint64_t state_share_log_max(const struct hosted *h)
+uint64_t state_share_log_max(const struct daemon *d, uint32_t uid, uint32_t n_ranks)
 {
-	const struct daemon *d = h->d;
-	const struct state_user *u = find(d->share, h->uid);
+	const struct state_user *u = find(d->share, uid);
 	uint64_t jobs = 0, most = d->node.conf->log.rank_max;
-	if (!h->text->pb || *h->text->pb->log_dir)
-		return most;
 	if (disk_watch_state(d).full && has_most(d->share, u))
 		return 0; /* the writer of the logs knows the least */
-	for (uint32_t i = 0; i < d->n_jobs; i++)
-		jobs += d->job[i]->uid == h->uid && state_share_has_logs(d->job[i]);
-	struct state_use use = state_share_of(d, h->uid);
+	for (const struct starter *s = d->starter; s; s = s->next)
+		jobs += s->job.uid == uid && state_share_has_logs(s);
+	struct state_use use = state_share_of(d, uid);
 	uint64_t taken = use.checkpoints + u->logs - u->running_logs;
-	uint64_t left = use.limit > taken && !u->cut ? (use.limit - taken) / (jobs ? jobs : 1) / h->spec->ranks / 2 : 0;
+	uint64_t left = use.limit > taken && !u->cut ? (use.limit - taken) / (jobs ? jobs : 1) / n_ranks / 2 : 0;
 	return left < most ? left : most;
 }
 

@@ -11,6 +11,7 @@
 
 #include "edge/daemon.h"
 
+struct starter;
 struct state_share;
 
 struct state_use {
@@ -20,7 +21,7 @@ struct state_use {
 
 enum status state_share_new(struct daemon *); /* ST_NO_MEMORY */
 void state_share_tick(struct daemon *, struct now);
-/* Once a second: what the logs may have is to be told to the launchers again (launching_limit_logs). */
+/* Once a second: what the logs may have is to be told to the launchers again (starter_limit_logs). */
 bool state_share_limits_due(struct daemon *, struct now);
 /* The pool must not look at what is gone: called until it says false, while the loop runs. */
 bool state_share_busy(const struct daemon *);
@@ -33,9 +34,9 @@ void state_share_changed(struct daemon *);
 /* May this job write a checkpoint of so many bytes into `dir` (resolved)? Counts them if it may. ST_RESOURCE_EXHAUSTED
  * with `why`. */
 enum status state_share_admit(struct hosted *, const char *dir, uint64_t bytes, char *why, size_t n_why);
-/* The job's ranks run and write their logs in state_dir. */
-bool state_share_has_logs(const struct hosted *);
-/* Bytes that a log of the job's ranks may have. */
-uint64_t state_share_log_max(const struct hosted *);
+/* Its ranks run and write their logs in state_dir. */
+bool state_share_has_logs(const struct starter *);
+/* Bytes that a log in state_dir may have, of a job of this user with so many ranks here. */
+uint64_t state_share_log_max(const struct daemon *, uint32_t uid, uint32_t n_ranks);
 
 #endif

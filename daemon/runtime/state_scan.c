@@ -193,8 +193,44 @@ static void look_in(struct state_scan *s, const char *what, bool logs)
 		closedir(dir);
 }
 
+static int compare_down(const void *a, const void *b)
+{
+	const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+	return x < y ? 1 : x > y ? -1 : 0;
+}
+
+/* No log of the newest ones is below first_new. Without memory none is. */
+static void spare_newest(struct state_scan *s)
+{
+	char path[4200];
+	snprintf(path, sizeof(path), "%s/logs", s->state_dir);
+	DIR *dir = opendir(path);
+	uint64_t *id = NULL, n = 0;
+	for (const struct dirent *e; dir && (e = readdir(dir));) {
+		const uint64_t job = is_dots(e->d_name) ? 0 : job_of(e->d_name);
+		uint64_t *more = job && !(n & (n - 1)) ? realloc(id, (n ? 2 * n : 1) * sizeof(*id)) : id;
+		if (job && !more) {
+			s->first_new = 0;
+			break;
+		}
+		id = more;
+		if (job)
+			id[n++] = job;
+	}
+	if (dir)
+		closedir(dir);
+	if (n)
+		qsort(id, n, sizeof(*id), compare_down);
+	const uint64_t lowest = n <= s->keep_newest ? 0 : id[s->keep_newest - 1];
+	if (lowest < s->first_new)
+		s->first_new = lowest;
+	free(id);
+}
+
 void state_scan_run(struct state_scan *s)
 {
+	if (s->keep_newest)
+		spare_newest(s);
 	look_in(s, "logs", true);
 	look_in(s, "checkpoints", false);
 }

@@ -27,6 +27,8 @@ struct state_scan {
 	uint64_t *known;
 	size_t n_known;
 	uint64_t first_new;
+	/* so many logs of jobs with the highest ids are not deleted in any case */
+	uint64_t keep_newest;
 	uint64_t *running; /* ascending */
 	size_t n_running;
 	/* found; free() */

@@ -17,7 +17,9 @@ CORPUS = pathlib.Path(__file__).parent / "corpus"
 SERVICES = ("GradientService", "JobService", "NodeService")
 ATTACH = ("MapRequest",)
 CLUSTER = ("CommitRecord", "UpdateRecord", "RestoredRecord", "ViewRecord", "Report", "Order", "Placement", "Placed",
-           "Drop", "PartEvent", "TensorSet", "TensorsKept", "Save", "Saved", "PartView", "PartLedger", "PartBlob", "PartBoard")  # as fuzz_cluster.c counts them
+           "Drop", "PartEvent", "TensorSet", "TensorsKept", "Save", "Saved", "PartView", "PartLedger", "PartBlob", "PartBoard",
+           "LaunchOrder", "Launched")  # as fuzz_cluster.c counts them
+VALUES = {"LaunchOrder": {"master_addr": "10.0.0.7"}, "Launched": {"phase": 1, "result": 1, "first": 1, "state": [1], "wanted": 1}}  # what rules ask for
 RECORD = b"\x10\0\0\0"  # the word before those in the journal (daemon/cluster/record.h)
 
 
@@ -114,7 +116,13 @@ def main():
                 number += 1
     for number, name in enumerate(CLUSTER):
         t = internal().FindMessageTypeByName(f"gacc.internal.v1.{name}")
-        packed = fill(message_factory.MessageFactory().GetPrototype(t)()).SerializeToString()
+        message = fill(message_factory.MessageFactory().GetPrototype(t)())
+        for field, v in VALUES.get(name, {}).items():
+            if isinstance(v, list):
+                getattr(message, field)[:] = v
+            else:
+                setattr(message, field, v)
+        packed = message.SerializeToString()
         (CORPUS / "cluster" / name).write_bytes(bytes([number]) + (RECORD if name.endswith("Record") else b"") + packed)
     (CORPUS / "cluster" / "PeerMessage").write_bytes(bytes([len(CLUSTER)]) + link())
     (CORPUS / "cluster" / "Board").write_bytes(bytes([len(CLUSTER) + 1]) + boards())

@@ -5,6 +5,7 @@
 #include "cluster/event_message.h"
 #include "cluster/placed_message.h"
 #include "cluster/placement_message.h"
+#include "cluster/launch_message.h"
 #include "cluster/ledger_message.h"
 #include "cluster/order_message.h"
 #include "cluster/part_view_message.h"
@@ -328,6 +329,41 @@ static enum status read_board(const void *bytes, size_t n, char *why)
 	return st;
 }
 
+static void *pack_launch_wanted(size_t *n)
+{
+	const struct launch_wanted w = {
+		.epoch = 1,
+		.term = 1,
+		.number = 1,
+		.wish = { .want = LAUNCH_WANT_RUN, .n_ranks = 1, .n_groups = 1, .master_addr = "::1" }
+	};
+	return launch_wanted_pack(&w, n);
+}
+
+static enum status read_launch_wanted(const void *bytes, size_t n, char *why)
+{
+	struct launch_wanted w;
+	return launch_wanted_unpack(bytes, n, RANKS, &w, why, 200);
+}
+
+static void *pack_launched(size_t *n)
+{
+	const struct launch_rank rank = { LAUNCH_RANK_RUNNING, 7, 0, 0, 0 };
+	const struct launched l = {
+		.epoch = 1, .incarnation = 1, .number = 1, .n_ranks = 1, .rank = &rank, .tail = "x", .n_tail = 1
+	};
+	return launched_pack(&l, n);
+}
+
+static enum status read_launched(const void *bytes, size_t n, char *why)
+{
+	struct launched l;
+	enum status st = launched_unpack(bytes, n, RANKS, &l, why, 200);
+	if (!st)
+		free((void *)l.rank);
+	return st;
+}
+
 static void *pack_peer(const struct peer_message *p, size_t *n)
 {
 	Gacc__Internal__V1__PeerMessage *m = peer_message_make(p);
@@ -404,6 +440,8 @@ static const struct {
 	{ "PartLedger", pack_ledger, read_ledger },
 	{ "PartBlob", pack_blob, read_blob },
 	{ "PartBoard", pack_board, read_board },
+	{ "LaunchOrder", pack_launch_wanted, read_launch_wanted },
+	{ "Launched", pack_launched, read_launched },
 	{ "Hello", pack_hello, read_peer },
 	{ "Welcome", pack_welcome, read_peer },
 	{ "Beat", pack_beat, read_peer },

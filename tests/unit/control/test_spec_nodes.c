@@ -58,6 +58,20 @@ START_TEST(parts_on_a_node_are_counted)
 }
 END_TEST
 
+START_TEST(ranks_of_a_node_are_a_block)
+{
+	const struct job_spec three = job("a,b", 8, 3), none = job("", 8, 3);
+	uint32_t first = 77;
+	ck_assert_uint_eq(spec_ranks_on(&three, "a", &first), 5);
+	ck_assert_uint_eq(first, 0);
+	ck_assert_uint_eq(spec_ranks_on(&three, "b", &first), 3);
+	ck_assert_uint_eq(first, 5);
+	ck_assert_uint_eq(spec_ranks_on(&three, "c", &first), 0);
+	ck_assert_uint_eq(spec_ranks_on(&none, "whatever", &first), 8);
+	ck_assert_uint_eq(first, 0);
+}
+END_TEST
+
 START_TEST(ranks_must_be_those_of_the_equal_blocks)
 {
 	ck_assert(is_ok("", 8, 2) && is_ok(NULL, 8, 2));
@@ -123,6 +137,7 @@ int main(void)
 	suite_add_tcase(s, c);
 	tcase_add_test(c, parts_are_divided_over_the_nodes_in_order);
 	tcase_add_test(c, parts_on_a_node_are_counted);
+	tcase_add_test(c, ranks_of_a_node_are_a_block);
 	tcase_add_test(c, ranks_must_be_those_of_the_equal_blocks);
 	tcase_add_test(c, what_is_no_list_is_refused_with_the_entry);
 	tcase_add_test(c, a_name_has_a_bound);

@@ -10,7 +10,9 @@
 #include "edge/hosted_ports.h"
 #include "edge/hosted_seen.h"
 #include "edge/hosted_tensors.h"
+#include "edge/launching.h"
 #include "edge/links.h"
+#include "edge/part_launch.h"
 #include "edge/part_ports.h"
 #include "edge/parts.h"
 #include "edge/placing.h"
@@ -36,7 +38,8 @@ static links_take *const rig_takes[LINK_KINDS] = {
 	[LINK_PLACED] = hosted_take_placed,   [LINK_DROP] = parts_take_drop,  [LINK_EVENT] = hosted_take_event,
 	[LINK_TENSORS] = hosted_take_tensors, [LINK_KEPT] = part_take_kept,   [LINK_SAVE] = part_take_save,
 	[LINK_SAVED] = saving_take_saved,     [LINK_VIEW] = hosted_take_view, [LINK_LEDGER] = hosted_take_ledger,
-	[LINK_BLOB] = hosted_take_blob,	      [LINK_BOARD] = part_take_board
+	[LINK_BLOB] = hosted_take_blob,	      [LINK_BOARD] = part_take_board, [LINK_LAUNCH] = part_launch_take,
+	[LINK_LAUNCHED] = launching_take_news
 };
 
 static void open_conf(void)

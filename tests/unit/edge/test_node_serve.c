@@ -326,9 +326,8 @@ END_TEST
 
 START_TEST(nodes_do_not_send_what_coordinators_send)
 {
-	static const enum link_kind kinds[] = {
-		LINK_ORDER, LINK_PLACEMENT, LINK_DROP, LINK_KEPT, LINK_SAVE, LINK_BOARD
-	};
+	static const enum link_kind kinds[] = { LINK_ORDER, LINK_PLACEMENT, LINK_DROP,	LINK_KEPT,
+						LINK_SAVE,  LINK_BOARD,	    LINK_LAUNCH };
 	hello(&far[1], "b", 0);
 	far_carry(&far[1], kinds[_i], JOB, 0, "x", 1);
 	FAR_ENDED(&far[1], ST_VERSION_SKEW, "which coordinators send");
@@ -347,8 +346,8 @@ static void count(struct daemon *to, const struct link_message *m)
 
 START_TEST(each_kind_that_goes_up_is_taken)
 {
-	static const enum link_kind kinds[] = { LINK_REPORT, LINK_PLACED, LINK_EVENT,  LINK_TENSORS,
-						LINK_SAVED,  LINK_VIEW,	  LINK_LEDGER, LINK_BLOB };
+	static const enum link_kind kinds[] = { LINK_REPORT, LINK_PLACED, LINK_EVENT, LINK_TENSORS, LINK_SAVED,
+						LINK_VIEW,   LINK_LEDGER, LINK_BLOB,  LINK_LAUNCHED };
 	links_take *takes[LINK_KINDS];
 	for (int i = 0; i < LINK_KINDS; i++)
 		takes[i] = count;
@@ -456,8 +455,7 @@ START_TEST(new_jobs_get_nodes_that_are_linked)
 	hello(&far[1], "b", 0);
 	ck_assert_int_eq(check("a,b", 2, external, ""), ST_OK);
 	ck_assert_int_eq(check("a", 2, LAUNCH_DAEMON, ""), ST_OK);
-	ck_assert_int_eq(check("a,b", 2, LAUNCH_DAEMON, "part 1 is on node b: use launch.mode external"),
-			 ST_INVALID_SPEC);
+	ck_assert_int_eq(check("a,b", 2, LAUNCH_DAEMON, ""), ST_OK);
 }
 END_TEST
 
@@ -490,7 +488,7 @@ int main(void)
 	tcase_add_test(t, an_end_goes_to_the_parts_node);
 	tcase_add_test(t, far_placements_are_seldom_repeated);
 	tcase_add_test(alone, what_a_placement_says_is_kept_for_nodes_elsewhere);
-	tcase_add_loop_test(t, nodes_do_not_send_what_coordinators_send, 0, 6);
+	tcase_add_loop_test(t, nodes_do_not_send_what_coordinators_send, 0, 7);
 	tcase_add_test(t, each_kind_that_goes_up_is_taken);
 	tcase_add_test(t, a_node_speaks_for_its_own_parts);
 	tcase_add_test(alone, parts_have_their_nodes);

@@ -206,18 +206,23 @@ END_TEST
 
 /* ---- logs ---- */
 
+static uint64_t log_max(const struct hosted *h)
+{
+	return state_share_log_max(&d, h->uid, h->spec->ranks);
+}
+
 /* Half of what is left, in equal parts for the job's two ranks: a log is there twice, as .log and .log.1. */
 START_TEST(logs_get_what_checkpoints_leave)
 {
 	conf->log.rank_max = LIMIT;
-	ck_assert_uint_eq(state_share_log_max(anas), LIMIT / 2 / 2);
+	ck_assert_uint_eq(log_max(anas), LIMIT / 2 / 2);
 	ck_assert_int_eq(admit(anas, LIMIT / 2), ST_OK);
-	ck_assert_uint_eq(state_share_log_max(anas), LIMIT / 2 / 2 / 2);
+	ck_assert_uint_eq(log_max(anas), LIMIT / 2 / 2 / 2);
 	ck_assert_int_eq(admit(anas, LIMIT / 2), ST_OK);
-	ck_assert_uint_eq(state_share_log_max(anas), 0);
-	ck_assert_uint_eq(state_share_log_max(mine), LIMIT / 2 / 2);
+	ck_assert_uint_eq(log_max(anas), 0);
+	ck_assert_uint_eq(log_max(mine), LIMIT / 2 / 2);
 	conf->log.rank_max = 10 * KIB;
-	ck_assert_uint_eq(state_share_log_max(mine), 10 * KIB);
+	ck_assert_uint_eq(log_max(mine), 10 * KIB);
 }
 END_TEST
 
@@ -226,9 +231,9 @@ START_TEST(logs_of_earlier_jobs_count)
 	conf->log.rank_max = LIMIT;
 	make_file("logs", "7", "worker_0.log", 512);
 	look(0);
-	ck_assert_uint_lt(state_share_log_max(mine), LIMIT / 2 / 2 / 2 + 1);
-	ck_assert_uint_gt(state_share_log_max(mine), LIMIT / 2 / 2 / 4);
-	ck_assert_uint_eq(state_share_log_max(anas), LIMIT / 2 / 2);
+	ck_assert_uint_lt(log_max(mine), LIMIT / 2 / 2 / 2 + 1);
+	ck_assert_uint_gt(log_max(mine), LIMIT / 2 / 2 / 4);
+	ck_assert_uint_eq(log_max(anas), LIMIT / 2 / 2);
 }
 END_TEST
 
@@ -241,8 +246,8 @@ START_TEST(who_has_most_on_a_full_disk_logs_nothing)
 	disk_watch_tick(&d, now);
 	rig_run();
 	ck_assert(disk_watch_state(&d).full);
-	ck_assert_uint_eq(state_share_log_max(mine), 0);
-	ck_assert_uint_gt(state_share_log_max(anas), 0);
+	ck_assert_uint_eq(log_max(mine), 0);
+	ck_assert_uint_gt(log_max(anas), 0);
 }
 END_TEST
 

@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks that gaccds start for one job on several nodes: what they are given, how they end, and who outlives whom."""
+import os
+import re
+import signal
+import time
+
+import pytest
+
+from cluster import Cluster
+from harness import alive, build_dir, wait_until
+from launching import launched
+
+LINEAR = str(build_dir() / "bin/linear")
+QUICK = {"coll.stall": "1s"}
+ALLOW = ["AttemptFailed", "CommunicatorLost", " Ended job=", " RankExited job=", " RankRestarted job=", " LauncherLost job="]
+
+
+@pytest.fixture
+def two():
+    with Cluster(2, conf=QUICK, allow=ALLOW) as c:
+        yield c
+        launchers_end(c)
+
+
+def launchers_end(c):
+    wait_until("the launchers' end", lambda: not any(n.launchers() for n in c.nodes.values()))
+
+
+def gate(c):
+    path = c.coordinator.dir / "gate"
+    path.mkdir(exist_ok=True)
+    return path
+
+
+def shell(c, script, ranks=2, **more):
+    """Ranks that run a shell script; $GATE is a folder of the test's own."""
+    return launched("sh", "-c", script, ranks=ranks, environment={"GATE": gate(c)}, **more)
+
+
+def wait_state(c, job, *states, timeout=30):
+    a = c.coordinator
+    wait_until(lambda: f"{states}; it is {a.get_job(job)}\n" + "\n".join(f"== {n.name}\n{n.log()}" for n in c.nodes.values()),
+               lambda: a.state(job) in states, timeout)
+    return a.get_job(job)
+
+
+def log_of(c, job, rank, ranks=2):
+    j = c.coordinator.get_job(job)
+    node = c[next(r.node for r in j.ranks if r.rank == rank)]
+    return (node.dir / f"state/logs/{job}-{j.uuid}/worker_{rank}.log").read_text()
+
+
+def test_environment(two):
+    job = two.submit(shell(two, "env", ranks=4))
+    wait_state(two, job, "FAILED")
+    port = set()
+    for rank in range(4):
+        node = "ab"[rank // 2]
+        env = dict(line.split("=", 1) for line in log_of(two, job, rank).splitlines() if re.match(r"[A-Z_]+=", line))
+        port.add(env["MASTER_PORT"])
+        want = {"RANK": rank, "WORLD_SIZE": 4, "LOCAL_RANK": rank % 2, "LOCAL_WORLD_SIZE": 2, "GROUP_RANK": rank // 2,
+                "GROUP_WORLD_SIZE": 2, "NODE_RANK": rank // 2, "MASTER_ADDR": "127.0.0.1", "GACC_RANK": rank, "GACC_WORLD_SIZE": 4,
+                "GACC_JOB_ID": job, "GACC_ENDPOINT": two[node].endpoint}
+        assert {k: env[k] for k in want} == {k: str(v) for k, v in want.items()}
+    assert len(port) == 1 and int(port.pop()) > 1023
+
+
+def test_trains(two):
+    job = two.submit(launched(LINEAR))
+    j = wait_state(two, job, "COMPLETED")
+    wait_until("the exits", lambda: [r.exit_status for r in two.coordinator.get_job(job).ranks] == [0, 0])
+    assert j.applied_step == 40 and [r.node for r in j.ranks] == ["a", "b"]
+
+
+# ---- how they end ----
+
+WAIT = 'while [ ! -e "$GATE/{0}" ]; do sleep 0.02; done; '
+STAY = "exec sleep 1000"  # which ends by SIGTERM
+
+
+def pids(c, job, ranks=2):
+    """Of the ranks, when all run."""
+    def all_there():
+        found = [r.pid for r in c.coordinator.get_job(job).ranks]
+        return found if len(found) == ranks and all(p and alive(p) for p in found) else None
+    return wait_until("the ranks' processes", all_there)
+
+
+def statuses(c, job):
+    return [r.exit_status for r in c.coordinator.get_job(job).ranks]
+
+
+def cancel(c, job):
+    c.coordinator.client.jobs.Cancel(job=str(job))
+    wait_state(c, job, "CANCELLED")
+    wait_until("all exits", lambda: statuses(c, job) == [143] * 2)
+
+
+def test_a_failing_rank_ends_all_and_is_named(two):
+    job = two.submit(shell(two, f"if [ $RANK = 3 ]; then {WAIT.format('go')} echo disk on fire; exit 5; fi; {STAY}", ranks=4, max_restarts=0))
+    rank = pids(two, job, 4)
+    (gate(two) / "go").touch()
+    j = wait_state(two, job, "FAILED")
+    assert j.reason == f"rank 3 (pid {rank[3]}) on node b exited with code 5: disk on fire"
+    wait_until("all exits", lambda: statuses(two, job) == [143, 143, 143, 5])
+    j = two["b"].get_job(job)
+    assert (j.root_cause.rank, j.root_cause.exit_status, list(j.root_cause.log_tail)) == (3, 5, ["disk on fire"])
+    assert j.root_cause.message == f"rank 3 (pid {rank[3]}) on node b exited with code 5"
+    assert not any(alive(p) for p in rank)
+
+
+def test_what_cannot_run_says_why(two):
+    job = two.submit({**launched("no-such-program"), "ranks": 2})
+    assert "code 127: cannot run no-such-program: No such file" in wait_state(two, job, "FAILED").reason
+
+
+def test_restarts_are_shared(two):
+    """Three in all, wherever ranks fail: the fourth failure ends the job."""
+    job = two.submit(shell(two, f'n=$GACC_RESTART_COUNT; {WAIT.format("go.$RANK.$n")} exit 7', ranks=2, max_restarts=3))
+    count = [0, 0]
+    pids(two, job)
+    for rank in (1, 0, 1):
+        (gate(two) / f"go.{rank}.{count[rank]}").touch()
+        count[rank] += 1
+        wait_until("the restart", lambda: [r.restarts for r in two.coordinator.get_job(job).ranks] == count)
+        pids(two, job)
+    (gate(two) / f"go.0.{count[0]}").touch()
+    j = wait_state(two, job, "FAILED")
+    assert re.fullmatch(r"rank 0 \(pid \d+\) on node a exited with code 7", j.reason)
+    assert [r.restarts for r in j.ranks] == count == [1, 2]
+
+
+@pytest.mark.parametrize("grace_ms, status", [(0, 143), (300, 137)])
+def test_cancel_reaches_all_nodes(two, grace_ms, status):
+    ignore = 'trap "" TERM; ' if grace_ms else ""
+    job = two.submit(shell(two, f"{ignore}touch $GATE/up.$RANK; while :; do sleep 0.1; done" if ignore else STAY, ranks=2, grace_ms=600000 if grace_ms else 5000))
+    rank = pids(two, job)
+    if ignore:
+        wait_until("the traps", lambda: len(list(gate(two).glob("up.*"))) == 2)
+    two["b"].client.jobs.Cancel(job=str(job), grace_ms=grace_ms)
+    wait_state(two, job, "CANCELLED")
+    wait_until("all exits", lambda: statuses(two, job) == [status] * 2)
+    assert not any(alive(p) for p in rank)
+
+
+# ---- deaths ----
+
+
+def test_a_rank_that_is_killed_starts_again(two):
+    job = two.submit(shell(two, STAY, max_restarts=1))
+    first = pids(two, job)
+    os.kill(first[1], signal.SIGKILL)
+    wait_until("the restart", lambda: two.coordinator.get_job(job).ranks[1].restarts == 1)
+    second = pids(two, job)
+    assert second[0] == first[0] and second[1] != first[1]
+    os.kill(second[0], signal.SIGKILL)
+    assert f"rank 0 (pid {second[0]}) on node a was killed by signal 9" in wait_state(two, job, "FAILED").reason
+
+
+@pytest.mark.parametrize("node", ["a", "b"])
+def test_a_launcher_that_is_killed_costs_no_restart(two, node):
+    job = two.submit(shell(two, STAY, max_restarts=0))
+    first = pids(two, job)
+    (launcher,) = two[node].launchers()
+    os.kill(launcher, signal.SIGKILL)
+    victim = "ab".index(node)
+    wait_until("other ranks", lambda: pids(two, job)[victim] != first[victim])
+    assert pids(two, job)[1 - victim] == first[1 - victim]
+    cancel(two, job)
+
+
+@pytest.mark.parametrize("name", ["a", "b"])
+def test_ranks_keep_running_while_a_gaccd_is_killed(two, name):
+    job = two.submit(shell(two, STAY, max_restarts=1))
+    first = pids(two, job)
+    two.kill(name)
+    wait_until("the job", lambda: two.coordinator.get_job(job).launcher_pid)
+    assert pids(two, job) == first
+    os.kill(first[1], signal.SIGKILL)
+    wait_until("the restart", lambda: two.coordinator.get_job(job).ranks[1].restarts == 1)
+    second = pids(two, job)
+    assert second[0] == first[0] and second[1] != first[1]
+    cancel(two, job)
+
+
+def test_a_node_finds_its_launcher_without_the_coordinator():
+    """What it needs is in its own record of the part. A launcher that nobody finds ends its ranks after launch.orphan_timeout."""
+    with Cluster(2, conf=QUICK, node_conf={"b": {"launch.orphan_timeout": "3s"}}, allow=ALLOW) as c:
+        job = c.submit(shell(c, STAY, max_restarts=0))
+        first = pids(c, job)
+        with c.killed("a"):
+            c.kill("b")
+            time.sleep(5)
+            assert alive(first[1])
+        wait_until("the coordinator", lambda: c.coordinator.get_job(job).launcher_pid)
+        assert pids(c, job) == first
+        cancel(c, job)
+        launchers_end(c)
+
+
+def test_a_failure_while_the_coordinator_is_away_is_heard_later(two):
+    job = two.submit(shell(two, STAY, max_restarts=0))
+    first = pids(two, job)
+    with two.killed("a"):
+        os.kill(first[1], signal.SIGKILL)
+        wait_until("its end", lambda: not alive(first[1]))
+    assert f"rank 1 (pid {first[1]}) on node b was killed by signal 9" in wait_state(two, job, "FAILED").reason
+
+
+def test_restarts_that_a_dead_coordinator_gave_stay_given(two):
+    """The second coordinator does not give the job's two restarts again."""
+    job = two.submit(shell(two, STAY, max_restarts=2))
+    for n in (1, 2):
+        os.kill(pids(two, job)[1], signal.SIGKILL)
+        wait_until("the restart", lambda: two.coordinator.get_job(job).ranks[1].restarts == n)
+        pids(two, job)
+        two.kill("a")
+        wait_until("the job", lambda: two.coordinator.get_job(job).launcher_pid)
+    os.kill(pids(two, job)[0], signal.SIGKILL)
+    assert "rank 0" in wait_state(two, job, "FAILED").reason
+
+
+def test_ranks_that_outlive_their_job_end_with_it(two):
+    """The job is cancelled while the node's gaccd is dead: its launcher hears of it when there is one again."""
+    job = two.submit(shell(two, STAY))
+    first = pids(two, job)
+    with two.killed("b"):
+        two.coordinator.client.jobs.Cancel(job=str(job))
+        wait_state(two, job, "CANCELLED")
+        assert alive(first[1])
+    wait_until("the rank's end", lambda: not alive(first[1]))
+    wait_until("all exits", lambda: statuses(two, job) == [143] * 2)
+
+
+def test_a_node_that_is_silent_is_named(two):
+    job = two.submit(shell(two, STAY))
+    first = pids(two, job)
+    with two.killed("b"):
+        wait_until("the words", lambda: "node b is silent" in two.coordinator.get_job(job).reason)
+        assert all(alive(p) for p in first)
+    cancel(two, job)
