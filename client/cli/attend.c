@@ -40,7 +40,7 @@ static int loop(struct invocation *inv, struct log_set *set, FILE *out, struct p
 		if (p[POLL_OUTPUT].fd < 0 && set->n)
 			p[POLL_OUTPUT].fd = follow_changes(set->dir); /* which may be made only now */
 		log_set_pump(set, out, false);
-		poll(p, 3, p[POLL_OUTPUT].fd < 0 && set->n ? LOOK_MS : -1);
+		poll(p, 3, set->far || (p[POLL_OUTPUT].fd < 0 && set->n) ? LOOK_MS : -1);
 		if (p[POLL_OUTPUT].revents)
 			follow_changes_seen(p[POLL_OUTPUT].fd);
 		if (p[POLL_SIGNALS].revents && signals_next(p[POLL_SIGNALS].fd))
@@ -66,7 +66,7 @@ int attend(struct invocation *inv, const gacc_job_info *job, struct log_set *set
 	p[POLL_SIGNALS].fd = signals_open();
 	st = loop(inv, set, out, p, watch, &last);
 	log_set_pump(set, out, true);
-	if (st == EXIT_INTERRUPTED)
+	if (st == EXIT_INTERRUPTED && again)
 		tell(inv->err, "job %s goes on; follow it again with: %s\n", id, again);
 	for (int i = POLL_OUTPUT; i <= POLL_SIGNALS; i++)
 		if (p[i].fd >= 0)

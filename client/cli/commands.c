@@ -49,9 +49,10 @@ static const struct command commands[] = {
 		.name = "run",
 		.group = "Start",
 		.summary = "register a job, start its ranks here, follow it and end with it",
-		.usage = "[-n N] [--micro-size K] [-f job.yaml] [options] -- COMMAND [ARGUMENTS]",
+		.usage = "[-n N] [--micro-size K] [-f job.yaml] [--nodes a:4,b:4] [options] -- COMMAND [ARGUMENTS]",
 		.examples = "gaccctl run -n 4 --micro-size 8 --set optimizer.type=sgd -- ./mlp --data fashion-mnist\n"
-			    "gaccctl run -n 2 -f job.yaml --set optimizer.lr=0.01 -- python3 train.py",
+			    "gaccctl run -n 2 -f job.yaml --set optimizer.lr=0.01 -- python3 train.py\n"
+			    "gaccctl run --nodes a:4,b:4 -f job.yaml -- python3 train.py",
 		.details =
 			"Each rank gets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, MASTER_ADDR, "
 			"MASTER_PORT, GACC_JOB_ID, GACC_RANK, GACC_WORLD_SIZE, GACC_ENDPOINT, GACC_MICRO_SIZE, "
@@ -59,9 +60,14 @@ static const struct command commands[] = {
 			"are set. Its output goes "
 			"to worker_RANK.log in the log directory. Ctrl-C cancels the job and asks the ranks to end; a "
 			"second one kills them. Ends with the highest status of a rank (128 + signal for a killed "
-			"one).",
+			"one).\n"
+			"With --nodes the gaccds of these nodes start the ranks, each those of its part (as submit "
+			"does with launch.mode daemon): with a small environment and the job file's "
+			"launch.environment, in this directory or launch.working_dir. The exit status is that of the "
+			"rank that failed first, or 7 when only the job failed.",
 		.options = OPTIONS(
 			{ "ranks", 'n', "N", "how many ranks to start (1, or the job file's)" },
+			{ "nodes", 0, "NODES", "where gaccds start them: a,b with -n, or a:4,b:4" },
 			{ "micro-size", 0, "K", "micro-batches of each rank in one step" }, OPTION_FILE, OPTION_SET,
 			{ "name", 0, "NAME", "of the job (the program's name)" },
 			{ "steps", 0, "N", "steps after which the job completes (0: when all ranks have left)" },

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #define PIECE 65536
+#define PIECES_AT_ONCE 256	  /* of a log on another node: some MiB, then the other logs have their turn */
 #define LINE_MAX_BYTES (1u << 20) /* longer ones are given out in parts */
 
 void follower_init(struct follower *f, const char *dir, uint32_t rank, bool prefix, uint64_t tail)
@@ -27,8 +28,13 @@ void follower_fini(struct follower *f)
 	if (f->fd >= 0)
 		close(f->fd);
 	free(f->line);
+	free(f->node);
+	gacc_log_piece_free(f->last);
 	f->fd = -1;
 	f->line = NULL;
+	f->node = NULL;
+	f->last = NULL;
+	f->client = NULL;
 }
 
 /* Line breaks in the n bytes before offset `end`; returns the offset after the (want + 1)-th last one, or -1 if there
@@ -153,17 +159,74 @@ static bool begins_anew(struct follower *f)
 	return f->fd >= 0;
 }
 
-void follower_pump(struct follower *f, FILE *out, bool at_end)
+/* ---- on another node ---- */
+
+void follower_on_node(struct follower *f, gacc_client *client, uint64_t job, const char *node)
+{
+	f->node = strdup(node);
+	f->client = f->node ? client : NULL;
+	snprintf(f->job, sizeof(f->job), "%llu", (unsigned long long)job);
+}
+
+/* What comes next there; NULL: it cannot be asked for now. */
+static gacc_log_piece *ask(struct follower *f)
+{
+	gacc_log_piece *piece = NULL;
+
+	f->failed = gacc_job_log(f->client, f->job, f->rank, f->node, f->last, f->tail, &piece) != GACC_OK;
+	return f->failed ? NULL : piece;
+}
+
+static void pump_there(struct follower *f, FILE *out)
+{
+	bool more = true;
+
+	for (int i = 0; more && i < PIECES_AT_ONCE; i++) {
+		gacc_log_piece *piece = ask(f);
+
+		if (!piece)
+			return;
+		more = piece->more;
+		give_out(f, out, piece->data, piece->n);
+		if (!piece->file) {
+			gacc_log_piece_free(piece);
+			return;
+		}
+		gacc_log_piece_free(f->last);
+		f->last = piece;
+	}
+}
+
+static bool exists_there(struct follower *f)
+{
+	gacc_log_piece *piece = ask(f);
+	bool there = piece && piece->file;
+
+	gacc_log_piece_free(piece);
+	return there;
+}
+
+/* ---- wherever it is ---- */
+
+static void pump_here(struct follower *f, FILE *out)
 {
 	char piece[PIECE];
 	ssize_t n;
 
-	if (!is_open(f))
-		return;
 	do {
 		while ((n = read(f->fd, piece, sizeof(piece))) > 0)
 			give_out(f, out, piece, (size_t)n);
 	} while (!n && begins_anew(f));
+}
+
+void follower_pump(struct follower *f, FILE *out, bool at_end)
+{
+	if (!f->last && is_open(f))
+		pump_here(f, out);
+	else if (f->client)
+		pump_there(f, out);
+	else
+		return;
 	if (at_end && f->n) {
 		print_line(f, out, f->line, f->n);
 		f->n = 0;
@@ -173,7 +236,7 @@ void follower_pump(struct follower *f, FILE *out, bool at_end)
 
 bool follower_exists(struct follower *f)
 {
-	return is_open(f);
+	return is_open(f) || (f->client && exists_there(f));
 }
 
 /* ---- lists of ranks ---- */

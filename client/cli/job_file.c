@@ -253,3 +253,76 @@ gacc_spec *submit_spec(struct invocation *inv, int *out_exit)
 	gacc_spec_free(spec);
 	return NULL;
 }
+
+/* The ranks of "a:4,b:4" together; 0: it does not say. */
+static uint64_t ranks_of_nodes(const char *nodes)
+{
+	uint64_t sum = 0;
+
+	for (const char *at = nodes; at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL) {
+		const char *colon = at + strcspn(at, ":,");
+
+		if (*colon != ':')
+			return 0;
+		sum += strtoul(colon + 1, NULL, 10);
+	}
+	return sum;
+}
+
+/* How many each node has says how many there are. */
+static bool apply_nodes(struct invocation *inv, gacc_spec *spec, int *st)
+{
+	const uint64_t ranks = ranks_of_nodes(opt(inv, "nodes"));
+	char number[24];
+
+	snprintf(number, sizeof(number), "%llu", (unsigned long long)ranks);
+	return spec_set(inv, spec, "nodes", opt(inv, "nodes"), st) &&
+	       (!ranks || opt(inv, "ranks") || spec_set(inv, spec, "ranks", number, st));
+}
+
+/* The program and its arguments, as YAML reads them. */
+static bool apply_command(struct invocation *inv, gacc_spec *spec, int *st)
+{
+	json_t *list = json_array();
+	bool ok = true;
+
+	for (int i = 0; i < inv->n_operands; i++)
+		ok &= !json_array_append_new(list, json_string(inv->operand[i]));
+	char *text = ok ? json_dumps(list, 0) : NULL;
+
+	json_decref(list);
+	ok = text && spec_set(inv, spec, "launch.command", text, st);
+	if (!text)
+		*st = fail_with(inv, EXIT_USAGE, "INVALID_SPEC", NULL, "the command is no UTF-8 text");
+	free(text);
+	return ok;
+}
+
+static bool apply_launch(struct invocation *inv, gacc_spec *spec, int *st)
+{
+	static const struct {
+		const char *option, *key;
+	} map[] = { { "max-restarts", "launch.max_restarts" }, { "grace", "launch.grace" } };
+
+	for (size_t i = 0; i < sizeof(map) / sizeof(map[0]); i++)
+		if (opt(inv, map[i].option) && !spec_set(inv, spec, map[i].key, opt(inv, map[i].option), st))
+			return false;
+	return spec_set(inv, spec, "launch.mode", "daemon", st) && apply_command(inv, spec, st) &&
+	       working_dir(inv, spec, st);
+}
+
+gacc_spec *nodes_spec(struct invocation *inv, int *out_exit)
+{
+	gacc_spec *spec = spec_read(inv, opt(inv, "file"), out_exit);
+
+	if (!spec)
+		return NULL;
+	if (spec_apply(inv, spec, out_exit) && apply_nodes(inv, spec, out_exit) &&
+	    spec_has_optimizer(inv, spec, out_exit) && default_name(inv, spec, last_part(inv->operand[0]), out_exit) &&
+	    log_dir(inv, spec, true, out_exit) && apply_launch(inv, spec, out_exit)) {
+		warn_of_what_is_odd(inv, spec);
+		return spec;
+	}
+	gacc_spec_free(spec);
+	return NULL;
+}

@@ -8,6 +8,8 @@
 
 /* For `gaccctl run`: ranks are started here. */
 gacc_spec *run_spec(struct invocation *inv, int *out_exit);
+/* For `gaccctl run --nodes`: gaccds start the ranks. */
+gacc_spec *nodes_spec(struct invocation *inv, int *out_exit);
 /* For `gaccctl submit`. */
 gacc_spec *submit_spec(struct invocation *inv, int *out_exit);
 /* --set KEY=VALUE and what other options of the command stand for. */

@@ -15,8 +15,13 @@ void log_set_update(struct log_set *set, const gacc_job_info *job)
 	set->dir = strdup(job->log_dir);
 	for (uint32_t r = 0; set->dir && r < job->ranks; r++)
 		if (rank_listed(set->list, r)) {
-			follower_init(&set->follower[set->n], set->dir, r, true, set->tail);
-			set->follower[set->n++].escaped = set->escaped;
+			struct follower *f = &set->follower[set->n++];
+
+			follower_init(f, set->dir, r, true, set->tail);
+			f->escaped = set->escaped;
+			if (job->n_part && r < job->n_rank && *job->rank[r].node)
+				follower_on_node(f, set->client, job->id, job->rank[r].node);
+			set->far |= f->client != NULL;
 		}
 	if (set->n == 1)
 		set->follower[0].prefix = false;
@@ -29,8 +34,17 @@ bool log_set_open(struct invocation *inv, const gacc_job_info *job, struct log_s
 		*exit_status = fail_with(inv, EXIT_FAILED, "NO_MEMORY", NULL, "out of memory");
 		return false;
 	}
+	set->client = inv->client;
 	log_set_update(set, job);
 	return true;
+}
+
+bool log_set_failed(const struct log_set *set)
+{
+	for (size_t i = 0; i < set->n; i++)
+		if (set->follower[i].failed)
+			return true;
+	return false;
 }
 
 bool log_set_exists(const struct log_set *set)

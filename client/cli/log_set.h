@@ -14,13 +14,17 @@ struct log_set {
 	/* the rest is zero before it */
 	struct follower *follower;
 	size_t n;
-	char *dir; /* NULL: the job has none yet */
+	char *dir;	     /* NULL: the job has none yet */
+	gacc_client *client; /* for logs of ranks on other nodes */
+	bool far;	     /* some may be on other nodes: nothing here tells when they grow */
 };
 
 /* The files of the listed ranks; none while the job has no log directory. False: fail_with() was called. */
 bool log_set_open(struct invocation *inv, const gacc_job_info *job, struct log_set *set, int *exit_status);
 /* A job that gaccd starts may get its directory only when its turn comes. */
 void log_set_update(struct log_set *set, const gacc_job_info *job);
+/* What some node could not tell when it was asked last: fail_client says why. */
+bool log_set_failed(const struct log_set *set);
 /* At least one of them is there. */
 bool log_set_exists(const struct log_set *set);
 /* Prints what came since the last call; at_end: also a line that is not finished. */

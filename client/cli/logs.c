@@ -34,13 +34,19 @@ static int show(struct invocation *inv, const gacc_job_info *job, struct log_set
 	char again[64];
 
 	snprintf(again, sizeof(again), "gaccctl logs %" PRIu64 " -f", job->id);
-	if (opt_flag(inv, "follow") && !job->ended)
-		return attend(inv, job, set, inv->out, again, NULL);
+	if (opt_flag(inv, "follow") && !job->ended) {
+		int st = attend(inv, job, set, inv->out, again, NULL);
+
+		return st == EXIT_OK && log_set_failed(set) ? fail_client(inv) : st;
+	}
 	if (!log_set_exists(set))
-		return fail_with(inv, EXIT_NOT_FOUND, "NO_LOGS", "logs are on the node where the job was started",
-				 "no such file: %s", set->n ? set->follower[0].path : job->log_dir);
+		return log_set_failed(set)
+			       ? fail_client(inv)
+			       : fail_with(inv, EXIT_NOT_FOUND, "NO_LOGS",
+					   "logs are on the node where the job was started", "no such file: %s",
+					   set->n ? set->follower[0].path : job->log_dir);
 	log_set_pump(set, inv->out, true);
-	return EXIT_OK;
+	return log_set_failed(set) ? fail_client(inv) : EXIT_OK;
 }
 
 int cmd_logs(struct invocation *inv)

@@ -5,6 +5,7 @@
 
 #include "job_file.h"
 #include "output.h"
+#include "run_nodes.h"
 #include "signals.h"
 #include "view.h"
 
@@ -316,6 +317,8 @@ int cmd_run(struct invocation *inv)
 			 .poll = { { .fd = -1 }, { .fd = -1 }, { .fd = -1 } } };
 	int st = EXIT_FAILED;
 
+	if (opt(inv, "nodes"))
+		return run_on_nodes(inv);
 	if (!read_options(&r, &st))
 		return st;
 	signals_block(); /* before the library makes threads */

@@ -69,7 +69,27 @@ static void await_ranks(struct invocation *inv, struct log_set *set, FILE *say, 
 	log_set_pump(set, say, true);
 }
 
-static int follow_to_end(struct invocation *inv, const gacc_job_info *job)
+/* Interrupted: the ranks get the job's grace, and after a second signal none. */
+static int cancel_and_follow(struct invocation *inv, const gacc_job_info *job, struct log_set *set, FILE *say,
+			     gacc_jobs **last)
+{
+	char id[24];
+	int st = EXIT_INTERRUPTED;
+
+	snprintf(id, sizeof(id), "%" PRIu64, job->id);
+	tell(inv->err, "\ncancelling job %s; once more kills the ranks\n", id);
+	for (uint32_t grace_ms = 0; grace_ms < 2 && st == EXIT_INTERRUPTED; grace_ms++) {
+		gacc_jobs *jobs;
+
+		if (gacc_job_cancel(inv->client, id, "interrupted in gaccctl run", grace_ms, &jobs))
+			return fail_client(inv);
+		gacc_jobs_free(jobs);
+		st = attend(inv, job, set, say, NULL, last);
+	}
+	return st;
+}
+
+int submit_follow(struct invocation *inv, const gacc_job_info *job, bool owns)
 {
 	FILE *say = wants_data(inv) ? inv->err : inv->out;
 	const char *tee = opt(inv, "tee") ? opt(inv, "tee") : "0";
@@ -82,11 +102,17 @@ static int follow_to_end(struct invocation *inv, const gacc_job_info *job)
 		return fail_usage(inv, "--tee %s: all, none, or ranks below %u such as 0,2", tee, job->ranks);
 	snprintf(again, sizeof(again), "gaccctl logs %" PRIu64 " -f, or gaccctl wait %" PRIu64, job->id, job->id);
 	if (log_set_open(inv, job, &set, &st))
-		st = attend(inv, job, &set, say, again, &last);
+		st = attend(inv, job, &set, say, owns ? NULL : again, &last);
+	bool cancelled = owns && st == EXIT_INTERRUPTED;
+
+	if (cancelled)
+		st = cancel_and_follow(inv, job, &set, say, &last);
 	if (st == EXIT_OK && last) {
 		await_ranks(inv, &set, say, &last);
 		st = conclude(inv, say, &last->job[0]);
 	}
+	if (cancelled)
+		st = EXIT_INTERRUPTED;
 	log_set_fini(&set);
 	gacc_jobs_free(last);
 	return st;
@@ -132,7 +158,7 @@ int submit_job(struct invocation *inv, gacc_spec *spec)
 		return fail_client(inv);
 	st = say_submitted(inv, &jobs->job[0]);
 	if (st == EXIT_OK && opt_flag(inv, "wait"))
-		st = follow_to_end(inv, &jobs->job[0]);
+		st = submit_follow(inv, &jobs->job[0], false);
 	gacc_jobs_free(jobs);
 	return st;
 }

@@ -37,6 +37,8 @@ enum link_kind {
 	LINK_BOARD,
 	LINK_LAUNCH, /* launch_message.h, as LINK_LAUNCHED is */
 	LINK_LAUNCHED,
+	LINK_LOG_ASK, /* log_message.h, as LINK_LOG_PIECE is */
+	LINK_LOG_PIECE,
 	LINK_KINDS
 };
 
@@ -53,6 +55,7 @@ static inline bool link_goes_up(enum link_kind kind)
 	case LINK_LEDGER:
 	case LINK_BLOB:
 	case LINK_LAUNCHED:
+	case LINK_LOG_PIECE:
 		return true;
 	case LINK_ORDER:
 	case LINK_PLACEMENT:
@@ -61,6 +64,7 @@ static inline bool link_goes_up(enum link_kind kind)
 	case LINK_SAVE:
 	case LINK_BOARD:
 	case LINK_LAUNCH:
+	case LINK_LOG_ASK:
 	case LINK_KINDS:
 		break;
 	}

@@ -18,6 +18,7 @@
 #include "edge/journal_keep.h"
 #include "edge/launching.h"
 #include "edge/part_launch.h"
+#include "edge/rank_logs.h"
 #include "edge/links.h"
 #include "edge/node_dial.h"
 #include "edge/node_serve.h"
@@ -131,6 +132,7 @@ static void on_tick(uv_timer_t *h)
 	links_run_now(d); /* after a long pause nobody was silent but this process */
 	for (uint32_t i = 0; i < d->n_jobs; i++)
 		hosted_tick(d->job[i], now);
+	rank_logs_tick(d, now);
 	disk_watch_tick(d, now);
 	limit_logs(d, now);
 	state_share_tick(d, now);
@@ -189,14 +191,24 @@ static enum status listen_tcp(struct daemon *d)
 
 /* ---- start ---- */
 
-static links_take *const daemon_takes[LINK_KINDS] = {
-	[LINK_REPORT] = hosted_take_report,   [LINK_ORDER] = part_take_order, [LINK_PLACEMENT] = parts_take_placement,
-	[LINK_PLACED] = hosted_take_placed,   [LINK_DROP] = parts_take_drop,  [LINK_EVENT] = hosted_take_event,
-	[LINK_TENSORS] = hosted_take_tensors, [LINK_KEPT] = part_take_kept,   [LINK_SAVE] = part_take_save,
-	[LINK_SAVED] = saving_take_saved,     [LINK_VIEW] = hosted_take_view, [LINK_LEDGER] = hosted_take_ledger,
-	[LINK_BLOB] = hosted_take_blob,	      [LINK_BOARD] = part_take_board, [LINK_LAUNCH] = part_launch_take,
-	[LINK_LAUNCHED] = launching_take_news
-};
+static links_take *const daemon_takes[LINK_KINDS] = { [LINK_REPORT] = hosted_take_report,
+						      [LINK_ORDER] = part_take_order,
+						      [LINK_PLACEMENT] = parts_take_placement,
+						      [LINK_PLACED] = hosted_take_placed,
+						      [LINK_DROP] = parts_take_drop,
+						      [LINK_EVENT] = hosted_take_event,
+						      [LINK_TENSORS] = hosted_take_tensors,
+						      [LINK_KEPT] = part_take_kept,
+						      [LINK_SAVE] = part_take_save,
+						      [LINK_SAVED] = saving_take_saved,
+						      [LINK_VIEW] = hosted_take_view,
+						      [LINK_LEDGER] = hosted_take_ledger,
+						      [LINK_BLOB] = hosted_take_blob,
+						      [LINK_BOARD] = part_take_board,
+						      [LINK_LAUNCH] = part_launch_take,
+						      [LINK_LAUNCHED] = launching_take_news,
+						      [LINK_LOG_ASK] = rank_logs_take_ask,
+						      [LINK_LOG_PIECE] = rank_logs_take_piece };
 
 static enum status open_store(struct daemon *d)
 {
@@ -384,6 +396,7 @@ static void free_jobs(struct daemon *d)
 	reply_drop_late(d);
 	hosted_free_all(d);
 	part_launch_free_all(d);
+	rank_logs_free(d);
 	parts_free_all(d);
 	part_records_free(d);
 }

@@ -30,6 +30,7 @@ struct part_ports;
 struct arriving;
 struct part_launch;
 struct part_record;
+struct rank_log_call;
 struct starter;
 
 /* A message to be delivered when the handler that caused it has returned. */
@@ -72,8 +73,11 @@ struct daemon {
 	struct persist *persist;
 	struct disk_watch *disk;
 	struct state_share *share;
-	struct starter *starter;	 /* of all ranks that this gaccd launches (starter.h) */
-	struct part_launch *part_launch; /* of jobs that another one coordinates (part_launch.h) */
+	struct starter *starter;	/* of all ranks that this gaccd launches (starter.h) */
+	struct rank_log_call *log_call; /* who waits for logs on other nodes (rank_logs.h) */
+	uint64_t log_number;
+	uint32_t n_log_calls, n_log_reads; /* reads: that another gaccd has asked for */
+	struct part_launch *part_launch;   /* of jobs that another one coordinates (part_launch.h) */
 	struct history *history;
 	struct recorder *recorder;
 	uint32_t n_events; /* of this life */

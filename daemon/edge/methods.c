@@ -21,6 +21,8 @@ enum status methods_add(struct daemon *d)
 	if (!st)
 		st = rpc_server_add(d->rpc, look_methods, n_look_methods, d);
 	if (!st)
+		st = rpc_server_add(d->rpc, log_methods, n_log_methods, d);
+	if (!st)
 		st = rpc_server_add(d->rpc, nodes_methods, n_nodes_methods, d);
 	if (!st)
 		st = rpc_server_add(d->rpc, peer_methods, n_peer_methods, d);

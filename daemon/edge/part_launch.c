@@ -250,8 +250,8 @@ static void answer_without_part(struct daemon *d, const struct launch_wanted *w)
 	struct launch_rank *rank = calloc(is.n_ranks, sizeof(*rank));
 	size_t n = 0;
 	is.rank = rank;
-	if (rank)
-		links_send(d, LINK_LAUNCHED, w->job_id, w->part, launched_pack(&is, &n), n);
+	void *bytes = rank ? launched_pack(&is, &n) : NULL;
+	links_send(d, LINK_LAUNCHED, w->job_id, w->part, bytes, n);
 	free(rank);
 }
 

@@ -8,6 +8,7 @@
 #include "cluster/event_message.h"
 #include "cluster/launch_message.h"
 #include "cluster/ledger_message.h"
+#include "cluster/log_message.h"
 #include "cluster/part_view_message.h"
 #include "cluster/peer_frames.h"
 #include "cluster/placed_message.h"
@@ -332,104 +333,125 @@ static void try_boards(const void *bytes, size_t n)
 		at += length;
 	}
 	board_free(b);
+}
 
-	static void try_launch_wanted(const void *bytes, size_t n)
-	{
-		struct launch_wanted w, again;
-		if (!accepted(launch_wanted_unpack(bytes, n, LAUNCH_RANKS, &w, why, sizeof(why))))
-			return;
-		must(w.wish.n_ranks && w.wish.n_ranks <= LAUNCH_RANKS && w.wish.first <= LAUNCH_RANKS - w.wish.n_ranks);
-		must(w.wish.group < w.wish.n_groups && w.wish.want >= LAUNCH_WANT_NOTHING &&
-		     w.wish.want <= LAUNCH_WANT_END);
-		void *packed = launch_wanted_pack(&w, &n);
-		must(!launch_wanted_unpack(packed, n, LAUNCH_RANKS, &again, why, sizeof(why)) &&
-		     !strcmp(again.wish.master_addr, w.wish.master_addr));
-		free(packed);
+static void try_launch_wanted(const void *bytes, size_t n)
+{
+	struct launch_wanted w, again;
+	if (!accepted(launch_wanted_unpack(bytes, n, LAUNCH_RANKS, &w, why, sizeof(why))))
+		return;
+	must(w.wish.n_ranks && w.wish.n_ranks <= LAUNCH_RANKS && w.wish.first <= LAUNCH_RANKS - w.wish.n_ranks);
+	must(w.wish.group < w.wish.n_groups && w.wish.want >= LAUNCH_WANT_NOTHING && w.wish.want <= LAUNCH_WANT_END);
+	void *packed = launch_wanted_pack(&w, &n);
+	must(!launch_wanted_unpack(packed, n, LAUNCH_RANKS, &again, why, sizeof(why)) &&
+	     !strcmp(again.wish.master_addr, w.wish.master_addr));
+	free(packed);
+}
+
+static void try_launched(const void *bytes, size_t n)
+{
+	struct launched l, again;
+	if (!accepted(launched_unpack(bytes, n, RANKS, &l, why, sizeof(why))))
+		return;
+	must(l.n_ranks && l.n_ranks <= RANKS && l.first <= RANKS - l.n_ranks && l.n_tail <= LAUNCHED_MAX_TAIL);
+	for (uint32_t i = 0; i < l.n_ranks; i++)
+		must((unsigned)l.rank[i].state <= LAUNCH_RANK_EXITED && l.rank[i].exit_status >= LAUNCH_NO_STATUS);
+	const struct launch_cause *c = &l.summary.cause;
+	must(!c->known || (c->rank >= l.first && c->rank - l.first < l.n_ranks));
+	void *packed = launched_pack(&l, &n);
+	must(!launched_unpack(packed, n, RANKS, &again, why, sizeof(why)) && again.n_tail == l.n_tail &&
+	     !memcmp(again.rank, l.rank, l.n_ranks * sizeof(*l.rank)));
+	free(packed);
+	free((void *)l.rank);
+	free((void *)again.rank);
+}
+
+static void try_log_ask(const void *bytes, size_t n)
+{
+	struct log_ask a, again;
+	if (!accepted(log_ask_unpack(bytes, n, &a, why, sizeof(why))))
+		return;
+	must(a.job_id && a.number);
+	void *packed = log_ask_pack(&a, &n);
+	must(!log_ask_unpack(packed, n, &again, why, sizeof(why)) && again.offset == a.offset);
+	free(packed);
+}
+
+static void try_log_piece(const void *bytes, size_t n)
+{
+	struct log_piece p, again;
+	if (!accepted(log_piece_unpack(bytes, n, &p, why, sizeof(why))))
+		return;
+	must(p.n <= LOG_PIECE_BYTES && p.n <= n && p.offset >= p.n && (p.file || !p.n));
+	void *packed = log_piece_pack(&p, &n);
+	must(!log_piece_unpack(packed, n, &again, why, sizeof(why)) && again.n == p.n);
+	free(packed);
+	log_piece_release(&p);
+	log_piece_release(&again);
+}
+
+static void try_frame(struct peer_assembly *a, const struct peer_carried *c)
+{
+	struct link_message whole;
+	bool is_whole;
+	uint64_t before = a->whole ? 0 : a->n;
+	if (!accepted(peer_assembly_take(a, c, &whole, &is_whole, why, sizeof(why)))) {
+		peer_assembly_clear(a); /* as with the link */
+		return;
 	}
+	must(is_whole == !c->rest && a->room <= 2 * (before + c->n));
+	if (is_whole)
+		must(whole.kind == c->kind && whole.job == c->job && whole.part == c->part && !whole.end &&
+		     whole.n == before + c->n && !memcmp((const uint8_t *)whole.bytes + before, c->bytes, c->n));
+}
 
-	static void try_launched(const void *bytes, size_t n)
-	{
-		struct launched l, again;
-		if (!accepted(launched_unpack(bytes, n, RANKS, &l, why, sizeof(why))))
-			return;
-		must(l.n_ranks && l.n_ranks <= RANKS && l.first <= RANKS - l.n_ranks && l.n_tail <= LAUNCHED_MAX_TAIL);
-		for (uint32_t i = 0; i < l.n_ranks; i++)
-			must((unsigned)l.rank[i].state <= LAUNCH_RANK_EXITED &&
-			     l.rank[i].exit_status >= LAUNCH_NO_STATUS);
-		const struct launch_cause *c = &l.summary.cause;
-		must(!c->known || (c->rank >= l.first && c->rank - l.first < l.n_ranks));
-		void *packed = launched_pack(&l, &n);
-		must(!launched_unpack(packed, n, RANKS, &again, why, sizeof(why)) && again.n_tail == l.n_tail &&
-		     !memcmp(again.rank, l.rank, l.n_ranks * sizeof(*l.rank)));
-		free(packed);
-		free((void *)l.rank);
-		free((void *)again.rank);
-	}
+static void try_peer(const Gacc__Internal__V1__PeerMessage *m, struct peer_assembly *a)
+{
+	struct peer_message p, again;
+	if (!accepted(peer_message_read(m, &p, why, sizeof(why))))
+		return;
+	Gacc__Internal__V1__PeerMessage *made = peer_message_make(&p);
+	must(!peer_message_read(made, &again, why, sizeof(why)) && again.kind == p.kind);
+	if (p.kind == PEER_HELLO)
+		must(node_name_ok(p.hello.facts.node, strlen(p.hello.facts.node)) &&
+		     again.hello.n_held == p.hello.n_held && p.hello.facts.kernels_revision &&
+		     !memcmp(p.hello.facts.boot_id, again.hello.facts.boot_id, sizeof(p.hello.facts.boot_id)));
+	if (p.kind == PEER_CARRIED)
+		try_frame(a, &p.carried);
+	peer_message_release(&again);
+	peer_message_release(&p);
+	free(made);
+}
 
-	static void try_frame(struct peer_assembly * a, const struct peer_carried *c)
-	{
-		struct link_message whole;
-		bool is_whole;
-		uint64_t before = a->whole ? 0 : a->n;
-		if (!accepted(peer_assembly_take(a, c, &whole, &is_whole, why, sizeof(why)))) {
-			peer_assembly_clear(a); /* as with the link */
-			return;
+/* A link: messages, each with its length before it. */
+static void try_peers(const void *bytes, size_t n)
+{
+	struct peer_assembly a = { 0 };
+	struct ProtobufCMessage *m;
+	const uint8_t *at = bytes, *end = at + n;
+	while (end - at >= 2) {
+		size_t length = (size_t)at[0] << 8 | at[1];
+		at += 2;
+		length = length < (size_t)(end - at) ? length : (size_t)(end - at);
+		if (!bytes_decode(&gacc__internal__v1__peer_message__descriptor, at, length, &m)) {
+			try_peer((const Gacc__Internal__V1__PeerMessage *)m, &a);
+			bytes_free(m);
 		}
-		must(is_whole == !c->rest && a->room <= 2 * (before + c->n));
-		if (is_whole)
-			must(whole.kind == c->kind && whole.job == c->job && whole.part == c->part && !whole.end &&
-			     whole.n == before + c->n &&
-			     !memcmp((const uint8_t *)whole.bytes + before, c->bytes, c->n));
+		at += length;
 	}
+	peer_assembly_clear(&a);
+}
 
-	static void try_peer(const Gacc__Internal__V1__PeerMessage *m, struct peer_assembly *a)
-	{
-		struct peer_message p, again;
-		if (!accepted(peer_message_read(m, &p, why, sizeof(why))))
-			return;
-		Gacc__Internal__V1__PeerMessage *made = peer_message_make(&p);
-		must(!peer_message_read(made, &again, why, sizeof(why)) && again.kind == p.kind);
-		if (p.kind == PEER_HELLO)
-			must(node_name_ok(p.hello.facts.node, strlen(p.hello.facts.node)) &&
-			     again.hello.n_held == p.hello.n_held && p.hello.facts.kernels_revision &&
-			     !memcmp(p.hello.facts.boot_id, again.hello.facts.boot_id, sizeof(p.hello.facts.boot_id)));
-		if (p.kind == PEER_CARRIED)
-			try_frame(a, &p.carried);
-		peer_message_release(&again);
-		peer_message_release(&p);
-		free(made);
-	}
-
-	/* A link: messages, each with its length before it. */
-	static void try_peers(const void *bytes, size_t n)
-	{
-		struct peer_assembly a = { 0 };
-		struct ProtobufCMessage *m;
-		const uint8_t *at = bytes, *end = at + n;
-		while (end - at >= 2) {
-			size_t length = (size_t)at[0] << 8 | at[1];
-			at += 2;
-			length = length < (size_t)(end - at) ? length : (size_t)(end - at);
-			if (!bytes_decode(&gacc__internal__v1__peer_message__descriptor, at, length, &m)) {
-				try_peer((const Gacc__Internal__V1__PeerMessage *)m, &a);
-				bytes_free(m);
-			}
-			at += length;
-		}
-		peer_assembly_clear(&a);
-	}
-
-	int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
-	{
-		static void (*const kinds[])(const void *, size_t) = {
-			try_commit,	   try_update,	 try_restored,	try_view,   try_report, try_order,
-			try_placement,	   try_placed,	 try_drop,	try_event,  try_set,	try_kept,
-			try_save,	   try_saved,	 try_part_view, try_ledger, try_blob,	try_board,
-			try_launch_wanted, try_launched, try_peers,	try_boards
-		};
->>>>>>> 34241ea (launch: gaccds start the ranks of one job on several nodes)
-		*why = '\0';
-		if (n && data[0] < sizeof(kinds) / sizeof(*kinds))
-			kinds[data[0]](data + 1, n - 1);
-		return 0;
-	}
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
+{
+	static void (*const kinds[])(const void *, size_t) = {
+		try_commit,	   try_update,	 try_restored,	try_view,      try_report, try_order,
+		try_placement,	   try_placed,	 try_drop,	try_event,     try_set,	   try_kept,
+		try_save,	   try_saved,	 try_part_view, try_ledger,    try_blob,   try_board,
+		try_launch_wanted, try_launched, try_log_ask,	try_log_piece, try_peers,  try_boards
+	};
+	*why = '\0';
+	if (n && data[0] < sizeof(kinds) / sizeof(*kinds))
+		kinds[data[0]](data + 1, n - 1);
+	return 0;
+}

@@ -298,6 +298,7 @@ static const struct rpc_method rows[FIXTURE_ROWS] = {
 	JOB(ListEvents, RPC_UNARY),
 	JOB(SaveCheckpoint, RPC_UNARY),
 	JOB(ListCheckpoints, RPC_UNARY),
+	JOB(ReadLog, RPC_UNARY),
 	NODE(ListBuffers, RPC_UNARY),
 	NODE(GetConfig, RPC_UNARY),
 	NODE(ListNodes, RPC_UNARY),

@@ -3,13 +3,16 @@
 import os
 import re
 import signal
+import subprocess
 import time
 
 import pytest
 
+from cli import EXAMPLES, GACCCTL, SGD, Cli
 from cluster import Cluster
-from harness import alive, build_dir, wait_until
+from harness import GaccError, alive, build_dir, wait_until
 from launching import launched
+from test_launch_users import submit_as
 
 LINEAR = str(build_dir() / "bin/linear")
 QUICK = {"coll.stall": "1s"}
@@ -240,3 +243,132 @@ def test_a_node_that_is_silent_is_named(two):
         wait_until("the words", lambda: "node b is silent" in two.coordinator.get_job(job).reason)
         assert all(alive(p) for p in first)
     cancel(two, job)
+
+
+# ---- logs, and gaccctl run ----
+
+
+def cli(c, node, tmp_path):
+    return Cli(tmp_path, c[node].endpoint)
+
+
+def test_logs_are_read_from_every_node(two, tmp_path):
+    job = two.submit(shell(two, f"echo rank $RANK; {WAIT.format('more')} seq 1 40000; echo last $RANK; exit 3", max_restarts=0))
+    pids(two, job)
+    running = [cli(two, node, tmp_path).start("logs", job, "-f", "--rank", "1") for node in "ab"]
+    for r in running:
+        assert r.stdout.readline() == "rank 1\n"
+    (gate(two) / "more").touch()
+    wait_state(two, job, "FAILED")
+    wait_until("all exits", lambda: -1 not in statuses(two, job))
+    expected = "".join(f"{i}\n" for i in range(1, 40001)) + "last 1\n"
+    whole = log_of(two, job, 1)
+    assert whole == "rank 1\n" + expected
+    for r in running:
+        out, err = r.communicate(timeout=30)
+        assert (r.returncode, err) == (0, "") and expected.startswith(out)
+    for node in "ab":
+        one = cli(two, node, tmp_path)
+        assert one.run("logs", job, "--rank", "1") == whole
+        assert one.run("logs", job, "--rank", "1", "--tail", 2) == "40000\nlast 1\n"
+        both = one.run("logs", job, "--tail", 1)
+        assert "[rank1] last 1" in both and "[rank0]" in both
+
+
+def test_logs_of_a_silent_node_say_so(two, tmp_path):
+    job = two.submit(shell(two, "echo here; " + STAY))
+    pids(two, job)
+    with two.killed("b"):
+        one = cli(two, "a", tmp_path)
+        wait_until("the link's end", lambda: "node b is not linked to the coordinator now" in (one.run("logs", job, "--rank", "1", code=3), one.err)[1])
+        assert one.run("logs", job, "--rank", "0") == "here\n"
+    cancel(two, job)
+
+
+def test_logs_are_their_owners(two):
+    """Another user may not read them by gaccd; and of a rank that is not there nobody can."""
+    job = two.submit(shell(two, "echo here; " + STAY))
+    pids(two, job)
+    jobs = two["b"].client.jobs
+    wait_until("the log", lambda: jobs.ReadLog(job=str(job), rank=1, node="b").data == b"here\n")
+    for how, reason in (({"rank": 2, "node": "b"}, "INVALID_ARGUMENT"), ({"rank": 1, "node": "z"}, "INVALID_ARGUMENT")):
+        with pytest.raises(GaccError) as e:
+            jobs.ReadLog(job=str(job), **how)
+        assert e.value.reason == reason
+    assert jobs.ReadLog(job=str(job), rank=1, node="a").missing
+    cancel(two, job)
+
+
+def test_run_on_nodes(two, tmp_path):
+    one = cli(two, "a", tmp_path)
+    out = one.run("run", "--nodes", "a:1,b:1", "-f", EXAMPLES / "linear.yaml", "--tee", "all", "--", LINEAR)
+    assert re.search(r"^job \d+ COMPLETED   steps \d+", out, re.M) and "[rank1] " in out
+    out = one.run("run", "--nodes", "a,b", "-n", 2, *SGD, "--", "sh", "-c", "test $RANK = 0 && exec sleep 1000; exit 9", code=9)
+    assert re.search(r"^job \d+ FAILED .*rank 1 \(pid \d+\) on node b exited with code 9", out, re.M)
+    one.run("run", "--nodes", "a:1,b:1", "-n", 3, *SGD, "--", "true", code=2)
+    assert "nodes gives" in one.err
+    one.run("run", "--nodes", "a:1,z:1", *SGD, "--", "true", code=2)
+    assert "the cluster has no node z; it has a, b" in one.err
+
+
+def test_run_on_nodes_that_is_interrupted_cancels(two, tmp_path):
+    running = cli(two, "a", tmp_path).start("run", "--nodes", "a:1,b:1", *SGD, "--tee", "1", "--", "sh", "-c", "echo here; exec sleep 1000")
+    job = int(running.stdout.readline().split()[1])
+    assert any(line == "here\n" for line in iter(running.stdout.readline, ""))
+    running.send_signal(signal.SIGINT)
+    out, err = running.communicate(timeout=30)
+    assert running.returncode == 130 and re.search(rf"cancelling job {job}; once more kills the ranks", err), out + err
+    wait_state(two, job, "CANCELLED")
+    wait_until("all exits", lambda: statuses(two, job) == [143] * 2)
+
+
+# ---- users ----
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to have a second user")
+
+
+def as_user(c, uid, *words):
+    return subprocess.run([str(w) for w in (GACCCTL, *words)], env={"GACC_ENDPOINT": c["a"].endpoint, "PATH": "/usr/bin:/bin"}, user=uid,
+                          capture_output=True, text=True, timeout=30)
+
+
+@as_root
+def test_ranks_of_another_user():
+    """They run as the submitter on each node, and their logs are read for him and for root alone."""
+    with Cluster(2, conf={**QUICK, "listen.mode": "0666"}, allow=ALLOW) as c:
+        for node in c.nodes.values():
+            node.dir.chmod(0o755)
+        spec = {"parts": 2, "nodes": "a,b", **shell(c, "id -u; " + STAY)}
+        job = int(submit_as(c["a"], "nobody", spec))
+        for pid in pids(c, job):
+            assert os.stat(f"/proc/{pid}").st_uid == 65534
+        for node, rank in (("a", 0), ("b", 1)):
+            wait_until("the log", lambda: c["b"].client.jobs.ReadLog(job=str(job), rank=rank, node=node).data == b"65534\n")
+        his = as_user(c, 65534, "logs", job, "--rank", "1")
+        assert (his.returncode, his.stdout) == (0, "65534\n"), his
+        others = as_user(c, 1, "logs", job, "--rank", "1")
+        assert others.returncode == 4 and not others.stdout and "that you may see" in others.stderr, others
+        cancel(c, job)
+        launchers_end(c)
+
+
+@as_root
+def test_a_node_that_may_not_change_user_refuses():
+    c = Cluster(2, conf=QUICK, allow=[*ALLOW, " PlacementRefused"])
+    b, command = c["b"], c["b"].command
+    os.chown(b.dir / "token", 65534, 65534)
+    b.dir.chmod(0o755)
+    os.chown(b.dir, 65534, 65534)
+    b.command = lambda: ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all", "--bounding-set=-all", *command()]
+    with c:
+        job = c.submit(shell(c, STAY))
+        assert "gaccd runs as nobody and may not start processes as root" in wait_state(c, job, "FAILED").reason
+        launchers_end(c)
+
+
+@as_root
+def test_a_node_with_a_certificate_launches_nothing_for_root():
+    with Cluster(2, tls=True, conf=QUICK, allow=[*ALLOW, " PlacementRefused"]) as c:
+        job = c.submit(shell(c, STAY))
+        assert "uid 0 is below cluster.relay_min_uid of node b" in wait_state(c, job, "FAILED").reason
+        launchers_end(c)

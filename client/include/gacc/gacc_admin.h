@@ -320,6 +320,24 @@ GACC_API gacc_status gacc_checkpoint_save(gacc_client *, const char *job, int in
 GACC_API gacc_status gacc_checkpoint_list(gacc_client *, const char *job, gacc_checkpoints **out);
 GACC_API void gacc_checkpoints_free(gacc_checkpoints *);
 
+/* ---- logs of ranks that gaccd has launched ---- */
+
+/* What comes next in a rank's log, from the node where the rank is. */
+typedef struct gacc_log_piece {
+	const void *data;
+	size_t n;      /* 0: there is no more for now */
+	uint64_t file; /* what has been read so far: for the next call; 0: nothing */
+	uint64_t offset;
+	int missing; /* there is no log, or not yet */
+	int more;    /* there is more at once */
+} gacc_log_piece;
+
+/* `after`: the piece before, or NULL: begins with the last `tail` lines (UINT64_MAX: all; of a long log as many as its
+ * last 4 MiB have). node: gacc_rank_info.node. The caller must be the job's owner, or root. */
+GACC_API gacc_status gacc_job_log(gacc_client *, const char *job, uint32_t rank, const char *node,
+				  const gacc_log_piece *after, uint64_t tail, gacc_log_piece **out);
+GACC_API void gacc_log_piece_free(gacc_log_piece *);
+
 /* ---- the node ---- */
 
 typedef struct gacc_node_info {

@@ -7,6 +7,7 @@
 #include "cluster/placement_message.h"
 #include "cluster/launch_message.h"
 #include "cluster/ledger_message.h"
+#include "cluster/log_message.h"
 #include "cluster/order_message.h"
 #include "cluster/part_view_message.h"
 #include "cluster/peer_frames.h"
@@ -342,8 +343,7 @@ static void *pack_launch_wanted(size_t *n)
 
 static enum status read_launch_wanted(const void *bytes, size_t n, char *why)
 {
-	struct launch_wanted w;
-	return launch_wanted_unpack(bytes, n, RANKS, &w, why, 200);
+	return launch_wanted_unpack(bytes, n, RANKS, &(struct launch_wanted){ .part = 0 }, why, 200);
 }
 
 static void *pack_launched(size_t *n)
@@ -361,6 +361,23 @@ static enum status read_launched(const void *bytes, size_t n, char *why)
 	enum status st = launched_unpack(bytes, n, RANKS, &l, why, 200);
 	if (!st)
 		free((void *)l.rank);
+	return st;
+}
+
+static void *pack_log_piece(size_t *n)
+{
+	const struct log_piece p = {
+		.job_id = 1, .number = 1, .file = 1, .offset = 1, .data = (const uint8_t *)"x", .n = 1
+	};
+	return log_piece_pack(&p, n);
+}
+
+static enum status read_log_piece(const void *bytes, size_t n, char *why)
+{
+	struct log_piece p;
+	enum status st = log_piece_unpack(bytes, n, &p, why, 200);
+	if (!st)
+		log_piece_release(&p);
 	return st;
 }
 
@@ -442,6 +459,7 @@ static const struct {
 	{ "PartBoard", pack_board, read_board },
 	{ "LaunchOrder", pack_launch_wanted, read_launch_wanted },
 	{ "Launched", pack_launched, read_launched },
+	{ "LogPiece", pack_log_piece, read_log_piece },
 	{ "Hello", pack_hello, read_peer },
 	{ "Welcome", pack_welcome, read_peer },
 	{ "Beat", pack_beat, read_peer },

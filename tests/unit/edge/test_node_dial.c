@@ -176,8 +176,8 @@ END_TEST
 
 START_TEST(coordinators_do_not_send_what_nodes_send)
 {
-	static const enum link_kind kinds[] = { LINK_REPORT, LINK_PLACED, LINK_EVENT, LINK_TENSORS, LINK_SAVED,
-						LINK_VIEW,   LINK_LEDGER, LINK_BLOB,  LINK_LAUNCHED };
+	static const enum link_kind kinds[] = { LINK_REPORT, LINK_PLACED, LINK_EVENT, LINK_TENSORS,  LINK_SAVED,
+						LINK_VIEW,   LINK_LEDGER, LINK_BLOB,  LINK_LAUNCHED, LINK_LOG_PIECE };
 	linked(3);
 	far_carry(&far[0], kinds[_i], JOB, 0, "x", 1);
 	gives_up();
@@ -187,8 +187,8 @@ END_TEST
 
 START_TEST(each_kind_that_goes_down_is_taken)
 {
-	static const enum link_kind kinds[] = { LINK_ORDER, LINK_PLACEMENT, LINK_DROP,	LINK_KEPT,
-						LINK_SAVE,  LINK_BOARD,	    LINK_LAUNCH };
+	static const enum link_kind kinds[] = { LINK_ORDER, LINK_PLACEMENT, LINK_DROP,	 LINK_KEPT,
+						LINK_SAVE,  LINK_BOARD,	    LINK_LAUNCH, LINK_LOG_ASK };
 	linked(3);
 	for (size_t i = 0; i < sizeof(kinds) / sizeof(*kinds); i++) {
 		far_carry(&far[0], kinds[i], JOB, 0, "x", 1);
@@ -257,7 +257,7 @@ int main(void)
 	tcase_add_loop_test(t, welcome_comes_first, 0, 2);
 	tcase_add_test(t, a_coordinator_says_no_hello);
 	tcase_add_test(t, a_lower_term_is_not_believed);
-	tcase_add_loop_test(t, coordinators_do_not_send_what_nodes_send, 0, 9);
+	tcase_add_loop_test(t, coordinators_do_not_send_what_nodes_send, 0, 10);
 	tcase_add_test(t, each_kind_that_goes_down_is_taken);
 	tcase_add_test(t, it_dials_again_with_pauses);
 	tcase_add_test(t, silence_ends_a_link);

@@ -326,8 +326,8 @@ END_TEST
 
 START_TEST(nodes_do_not_send_what_coordinators_send)
 {
-	static const enum link_kind kinds[] = { LINK_ORDER, LINK_PLACEMENT, LINK_DROP,	LINK_KEPT,
-						LINK_SAVE,  LINK_BOARD,	    LINK_LAUNCH };
+	static const enum link_kind kinds[] = { LINK_ORDER, LINK_PLACEMENT, LINK_DROP,	 LINK_KEPT,
+						LINK_SAVE,  LINK_BOARD,	    LINK_LAUNCH, LINK_LOG_ASK };
 	hello(&far[1], "b", 0);
 	far_carry(&far[1], kinds[_i], JOB, 0, "x", 1);
 	FAR_ENDED(&far[1], ST_VERSION_SKEW, "which coordinators send");
@@ -346,8 +346,8 @@ static void count(struct daemon *to, const struct link_message *m)
 
 START_TEST(each_kind_that_goes_up_is_taken)
 {
-	static const enum link_kind kinds[] = { LINK_REPORT, LINK_PLACED, LINK_EVENT, LINK_TENSORS, LINK_SAVED,
-						LINK_VIEW,   LINK_LEDGER, LINK_BLOB,  LINK_LAUNCHED };
+	static const enum link_kind kinds[] = { LINK_REPORT, LINK_PLACED, LINK_EVENT, LINK_TENSORS,  LINK_SAVED,
+						LINK_VIEW,   LINK_LEDGER, LINK_BLOB,  LINK_LAUNCHED, LINK_LOG_PIECE };
 	links_take *takes[LINK_KINDS];
 	for (int i = 0; i < LINK_KINDS; i++)
 		takes[i] = count;
@@ -488,7 +488,7 @@ int main(void)
 	tcase_add_test(t, an_end_goes_to_the_parts_node);
 	tcase_add_test(t, far_placements_are_seldom_repeated);
 	tcase_add_test(alone, what_a_placement_says_is_kept_for_nodes_elsewhere);
-	tcase_add_loop_test(t, nodes_do_not_send_what_coordinators_send, 0, 7);
+	tcase_add_loop_test(t, nodes_do_not_send_what_coordinators_send, 0, 8);
 	tcase_add_test(t, each_kind_that_goes_up_is_taken);
 	tcase_add_test(t, a_node_speaks_for_its_own_parts);
 	tcase_add_test(alone, parts_have_their_nodes);
