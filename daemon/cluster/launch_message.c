@@ -44,6 +44,7 @@ void *launch_wanted_pack(const struct launch_wanted *w, size_t *out_n)
 	WISH_FIELDS(X)
 #undef X
 	m.want = (Gacc__Internal__V1__LaunchWant)w->wish.want;
+	m.uuid = (ProtobufCBinaryData){ sizeof(w->uuid), (uint8_t *)w->uuid }; /* not written to */
 	m.master_addr = message_put_text(w->wish.master_addr, mended);
 	return bytes_pack(&m.base, out_n);
 }
@@ -72,6 +73,8 @@ static enum status check_wanted(const Gacc__Internal__V1__LaunchOrder *m, uint32
 			       why, n_why);
 	if ((int)m->want < LAUNCH_WANT_NOTHING || (int)m->want > LAUNCH_WANT_END)
 		return wrong("LaunchOrder.want", (int)m->want, "1 to 4", why, n_why);
+	if (m->uuid.len != sizeof(((struct launch_wanted *)0)->uuid))
+		return wrong("LaunchOrder.uuid", (int64_t)m->uuid.len, "of 16 bytes", why, n_why);
 	if (m->grace_ns < 0)
 		return wrong("LaunchOrder.grace_ns", m->grace_ns, "0 or more", why, n_why);
 	if (m->master_port > UINT16_MAX)
@@ -103,6 +106,7 @@ enum status launch_wanted_unpack(const void *bytes, size_t n, uint32_t ranks, st
 #define X(field) out->wish.field = m->field;
 		WISH_FIELDS(X)
 #undef X
+		memcpy(out->uuid, m->uuid.data, sizeof(out->uuid));
 		message_take_text(out->wish.master_addr, sizeof(out->wish.master_addr), m->master_addr);
 	}
 	bytes_free(base);

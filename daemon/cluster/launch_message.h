@@ -30,7 +30,8 @@ struct launch_wish {
 
 struct launch_wanted {
 	uint64_t job_id, epoch, term, number;
-	uint32_t part; /* the job's first one on that node */
+	uint8_t uuid[16]; /* of the job */
+	uint32_t part;	  /* the job's first one on that node */
 	struct launch_wish wish;
 };
 

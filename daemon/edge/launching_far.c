@@ -31,13 +31,14 @@ static bool is_same(const struct launch_wish *a, const struct launch_wish *b)
 
 static void send_wish(struct hosted *h, struct launch_site *s, struct now now)
 {
-	const struct launch_wanted w = { .job_id = h->id,
-					 .epoch = coord_epoch(h->coord),
-					 .term = h->d->term,
-					 .number = s->order,
-					 .part = s->part,
-					 .wish = s->sent };
+	struct launch_wanted w = { .job_id = h->id,
+				   .epoch = coord_epoch(h->coord),
+				   .term = h->d->term,
+				   .number = s->order,
+				   .part = s->part,
+				   .wish = s->sent };
 	size_t n = 0;
+	memcpy(w.uuid, h->uuid, sizeof(w.uuid));
 	void *bytes = launch_wanted_pack(&w, &n);
 	s->sent_ns = now.mono_ns;
 	links_send_down(h->d, s->node, LINK_LAUNCH, h->id, s->part, bytes, n, NULL);

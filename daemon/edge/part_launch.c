@@ -279,6 +279,8 @@ void part_launch_take(struct daemon *d, const struct link_message *m)
 		return;
 	const struct part *p = part_find(&d->node, m->job, m->part);
 	struct part_launch *l = find(d, m->job);
+	if ((p && memcmp(p->uuid, w.uuid, sizeof(w.uuid)) != 0) || (l && memcmp(l->uuid, w.uuid, sizeof(w.uuid)) != 0))
+		return; /* of another coordinator's job */
 	if (!l && p && p->away && !p->dropped && p == part_first(&d->node, p->id))
 		l = part_launch_new(d, p);
 	if (!l) {

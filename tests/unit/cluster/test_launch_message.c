@@ -21,6 +21,7 @@ static struct launch_wanted some_wanted(void)
 				       .epoch = 102,
 				       .term = 103,
 				       .number = 104,
+				       .uuid = "fifteen letters",
 				       .part = 5,
 				       .wish = { .want = LAUNCH_WANT_DRAIN,
 						 .grace_ns = 106,
@@ -57,6 +58,7 @@ START_TEST(an_order_comes_back)
 		SAME(wish.first), SAME(wish.n_ranks), SAME(wish.group), SAME(wish.n_groups), SAME(wish.master_port);
 #undef SAME
 		ck_assert_str_eq(back.wish.master_addr, w.wish.master_addr);
+		ck_assert_mem_eq(back.uuid, w.uuid, sizeof(w.uuid));
 		w = (struct launch_wanted){ .epoch = 1, .term = 1, .number = 1 };
 		w.wish = (struct launch_wish){
 			.want = LAUNCH_WANT_NOTHING, .n_ranks = RANKS, .n_groups = 1, .master_addr = "10.0.0.7"
@@ -65,7 +67,7 @@ START_TEST(an_order_comes_back)
 }
 END_TEST
 /* A member that is added and not compared above changes the size. */
-_Static_assert(sizeof(struct launch_wanted) == 136, "compared above");
+_Static_assert(sizeof(struct launch_wanted) == 152, "compared above");
 
 START_TEST(senseless_orders_are_refused)
 {
@@ -94,6 +96,9 @@ START_TEST(senseless_orders_are_refused)
 	REFUSED(w.wish.n_ranks = 11, "LaunchOrder has 11 ranks from 90 on, and the job has 100");
 	REFUSED(w.wish.first = UINT32_MAX, "LaunchOrder has 10 ranks from 4294967295 on, and the job has 100");
 #undef REFUSED
+	ck_assert_int_eq(launch_wanted_unpack("\x10\x01\x18\x01\x28\x01\x30\x01", 8, RANKS, &back, why, sizeof(why)),
+			 ST_VERSION_SKEW);
+	ck_assert_str_eq(why, "LaunchOrder.uuid is 0, and must be of 16 bytes");
 	ck_assert_int_eq(launch_wanted_unpack("\x0a", 1, RANKS, &back, why, sizeof(why)), ST_VERSION_SKEW);
 }
 END_TEST
