@@ -307,6 +307,7 @@ def test_run_on_nodes(two, tmp_path):
     assert re.search(r"^job \d+ FAILED .*rank 1 \(pid \d+\) on node b exited with code 9", out, re.M)
     one.run("run", "--nodes", "a:1,b:1", "-n", 3, *SGD, "--", "true", code=2)
     assert "nodes gives" in one.err
+    time.sleep(3)  # for so long a gaccd that has just started, as in the test before, waits for its nodes
     one.run("run", "--nodes", "a:1,z:1", *SGD, "--", "true", code=2)
     assert "the cluster has no node z; it has a, b" in one.err
 
