@@ -3,8 +3,10 @@
  * communication thread, expect also on the threads that join.
  *
  * Gloo asks the receiver before it sends, which is a round trip, unless the receive is posted already. So the receive
- * of the next message is always posted: by the join, and then by each operation behind its own messages, so that nobody
- * waits for it. Turns are counted, not numbered by the operation: other operations may lie between. */
+ * of the next message is always posted: by the join, and then by each operation ahead of its own messages. Behind them
+ * it could reach a part that has all it needs and has left, whose closed socket would answer with a reset, and a reset
+ * throws away what that part has sent and nobody has read yet. Turns are counted, not numbered by the operation: other
+ * operations may lie between. */
 #include "coll/gloo_impl.h"
 
 #include <stdlib.h>
@@ -87,11 +89,12 @@ static enum status send_all(struct gloo_member *m)
 	return ST_OK;
 }
 
-/* A part that has left may have completed this operation: whether it matters is seen where something is waited for. */
-static void expect_next(struct gloo_member *m)
+static enum status expect_next(struct gloo_member *m)
 {
 	for (uint32_t i = 0; i + 1 < m->base.n_parts; i++)
-		gloo_small_expect(m, gloo_other(m, i), m->n_small);
+		if (gloo_small_expect(m, gloo_other(m, i), m->n_small))
+			return gloo_cut(m, gloo_other(m, i));
+	return ST_OK;
 }
 
 static enum status take(struct gloo_member *m, uint32_t s, uint64_t turn, const void **out)
@@ -139,10 +142,10 @@ enum status gloo_sum_small(struct coll *base, const struct coll_sum_small *x)
 	source[base->part] = x->in;
 	if (st == ST_OK && base->n_parts > 1) {
 		write_message(m, x);
-		st = send_all(m);
+		st = expect_next(m);
 	}
-	if (st == ST_OK)
-		expect_next(m);
+	if (st == ST_OK && base->n_parts > 1)
+		st = send_all(m);
 	for (uint32_t i = 0; i + 1 < base->n_parts && st == ST_OK; i++)
 		st = take(m, gloo_other(m, i), turn, &source[gloo_other(m, i)]);
 	if (st == ST_OK)
