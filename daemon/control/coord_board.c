@@ -51,6 +51,15 @@ static void open_if_complete(struct coord *c, struct now now)
 	coord_step(c, now);
 }
 
+/* None of those on the board is known to be gone. In GO a part's vote stands when its engine has died. */
+static bool all_live(const struct coord *c)
+{
+	COORD_EACH_PART(c, i)
+	if (c->peer[i].last.life && c->peer[i].last.life != c->peer[i].life)
+		return false;
+	return true;
+}
+
 enum status coord_on_blob(struct coord *c, const struct part_blob *b, struct now now)
 {
 	struct coord_comm *m = &c->comm;
@@ -62,6 +71,8 @@ enum status coord_on_blob(struct coord *c, const struct part_blob *b, struct now
 		return st;
 	c->peer[b->part].life = b->life;
 	if (m->state == COMM_OPEN) { /* the board was lost */
+		if (!all_live(c))
+			return ST_NOT_READY;
 		send_board(c, b->part);
 		return ST_OK;
 	}

@@ -69,8 +69,9 @@ void coord_part_unlike(struct coord *, uint32_t part, const char *why, struct no
 /* The node has lost what it counted its starts by: its reports are taken again, whatever was their number. */
 void coord_part_anew(struct coord *, uint32_t part);
 /* The same for the address of an engine. ST_OK: it was of use. Else it is dropped: ST_STALE_ATTEMPT: of another
- * communicator. ST_NOT_READY: the part's newest report has another life of the engine. ST_ALREADY_EXISTS,
- * ST_MALFORMED, ST_INVALID_ARGUMENT: as in coll/board.h. ST_JOB_ENDED: none is wanted. ST_NO_MEMORY. */
+ * communicator. ST_NOT_READY: the newest report of the part, or of another part on the complete board, has another life
+ * of its engine. ST_ALREADY_EXISTS, ST_MALFORMED, ST_INVALID_ARGUMENT: as in coll/board.h. ST_JOB_ENDED: none is
+ * wanted. ST_NO_MEMORY. */
 enum status coord_on_blob(struct coord *, const struct part_blob *, struct now);
 /* ST_OK: durable. ST_STALE_TERM: another coordinator has taken over, this one stops for good. Others: the store failed;
  * nothing was decided and the window stays prepared. */

@@ -123,6 +123,24 @@ START_TEST(an_engine_restarted_in_commit_is_told_to_leave)
 }
 END_TEST
 
+/* Its vote stands, so the communicator stays; who asks for the board now would look for the dead one in vain. */
+START_TEST(a_board_with_an_engine_that_is_gone_is_not_sent_again)
+{
+	run();
+	complete();
+	vote(0), vote(1);
+	memset(n_boards, 0, sizeof(n_boards));
+	ck_assert_int_eq(say(2), ST_OK);
+	ck_assert_uint_eq(n_boards[2], 1);
+	restart(1);
+	ck_assert_int_eq(say(2), ST_NOT_READY);
+	ck_assert_uint_eq(n_boards[2], 1);
+	vote(2);
+	persisted();
+	apply();
+}
+END_TEST
+
 /* 0: it has not voted, 1: it has, and its vote stands; 2: it has voted that its engine is down. */
 START_TEST(an_engine_restarted_in_an_attempt)
 {
@@ -347,6 +365,7 @@ Suite *comm_go_suite(void)
 {
 	Suite *s = suite_create("attempts with communicators");
 	TCase *t = tcase_create("attempts with communicators");
+	tcase_add_test(t, a_board_with_an_engine_that_is_gone_is_not_sent_again);
 	tcase_add_checked_fixture(t, setup, teardown);
 	tcase_add_test(t, a_communicator_is_used_again_and_again);
 	tcase_add_loop_test(t, go_forms_another_where_one_has_left, 0, 4);
