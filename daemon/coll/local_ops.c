@@ -127,14 +127,14 @@ static enum status callback_failed(struct local_member *m, enum status st)
 
 /* ---- exchange ---- */
 
-/* Room for one piece of each other part. */
+/* Room for one piece of each other part; a small sum may be of nothing, and points somewhere all the same. */
 static enum status make_scratch(struct local_member *m, size_t n)
 {
-	if (n <= m->n_scratch)
+	if (m->scratch && n <= m->n_scratch)
 		return ST_OK;
 	free(m->scratch);
 	m->n_scratch = 0;
-	m->scratch = malloc(n);
+	m->scratch = malloc(n ? n : 1);
 	if (!m->scratch) {
 		pthread_mutex_lock(&m->comm->mutex);
 		enum status st =
