@@ -203,7 +203,17 @@ static enum status check_cause(const Gacc__Internal__V1__Launched *m, char *why,
 	return ST_OK;
 }
 
-static enum status check_launched(const Gacc__Internal__V1__Launched *m, uint32_t ranks, char *why, size_t n_why)
+/* A node that tells of more than the job has would leave none to the others (control/launch_share.h). */
+static enum status check_restarts(const char *field, uint32_t is, uint32_t max_restarts, char *why, size_t n_why)
+{
+	if (is <= max_restarts)
+		return ST_OK;
+	snprintf(why, n_why, "%s is %u, and the job has launch.max_restarts %u", field, is, max_restarts);
+	return ST_VERSION_SKEW;
+}
+
+static enum status check_launched(const Gacc__Internal__V1__Launched *m, uint32_t ranks, uint32_t max_restarts,
+				  char *why, size_t n_why)
 {
 	if (!m->epoch || !m->incarnation || !m->number)
 		return missing(!m->epoch	 ? "Launched.epoch"
@@ -225,6 +235,10 @@ static enum status check_launched(const Gacc__Internal__V1__Launched *m, uint32_
 		st = check_block("Launched", m->first, m->n_state, ranks, why, n_why);
 	if (!st && m->wanted > m->n_state)
 		return wrong("Launched.wanted", m->wanted, "as many as ranks at most", why, n_why);
+	if (!st)
+		st = check_restarts("Launched.allowed", m->allowed, max_restarts, why, n_why);
+	if (!st)
+		st = check_restarts("Launched.charged", m->charged, max_restarts, why, n_why);
 	return st ? st : check_cause(m, why, n_why);
 }
 
@@ -270,14 +284,15 @@ static enum status take_launched(const Gacc__Internal__V1__Launched *m, struct l
 	return ST_OK;
 }
 
-enum status launched_unpack(const void *bytes, size_t n, uint32_t ranks, struct launched *out, char *why, size_t n_why)
+enum status launched_unpack(const void *bytes, size_t n, uint32_t ranks, uint32_t max_restarts, struct launched *out,
+			    char *why, size_t n_why)
 {
 	struct ProtobufCMessage *base;
 	enum status st = message_unpack(&gacc__internal__v1__launched__descriptor, bytes, n, &base, why, n_why);
 	if (st)
 		return st;
 	const Gacc__Internal__V1__Launched *m = (const Gacc__Internal__V1__Launched *)base;
-	st = check_launched(m, ranks, why, n_why);
+	st = check_launched(m, ranks, max_restarts, why, n_why);
 	if (!st)
 		st = take_launched(m, out);
 	bytes_free(base);

@@ -59,7 +59,9 @@ enum status launch_wanted_unpack(const void *bytes, size_t n, uint32_t ranks, st
 
 /* For free(); NULL: no memory. */
 void *launched_pack(const struct launched *, size_t *out_n);
-/* The same; with ST_OK `rank`, which has the tail behind it, is for free(). */
-enum status launched_unpack(const void *bytes, size_t n, uint32_t ranks, struct launched *out, char *why, size_t n_why);
+/* The same, of a job that allows so many restarts in all; with ST_OK `rank`, which has the tail behind it, is for
+ * free(). */
+enum status launched_unpack(const void *bytes, size_t n, uint32_t ranks, uint32_t max_restarts, struct launched *out,
+			    char *why, size_t n_why);
 
 #endif

@@ -66,7 +66,8 @@ void launching_take_news(struct daemon *d, const struct link_message *m)
 	char why[200];
 	if (!s)
 		return;
-	enum status st = launched_unpack(m->bytes, m->n, h->spec->ranks, &l, why, sizeof(why));
+	enum status st =
+		launched_unpack(m->bytes, m->n, h->spec->ranks, h->spec->launch.max_restarts, &l, why, sizeof(why));
 	if (st == ST_VERSION_SKEW)
 		links_refuse(m, why);
 	if (st)

@@ -25,7 +25,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { RANKS = 6, MAX_MICRO = 30, WINDOW = 7, PARTS = 18, BOARD_PARTS = 1, LAUNCH_RANKS = 32 };
+enum { RANKS = 6, MAX_MICRO = 30, WINDOW = 7, PARTS = 18, BOARD_PARTS = 1, LAUNCH_RANKS = 32, RESTARTS = 1000 };
 static const struct message_bounds bounds = { RANKS, MAX_MICRO, PARTS };
 static const uint32_t list[] = { 1, 3, 4 };
 static const struct part_ranks part = { 3, list };
@@ -351,15 +351,16 @@ static void try_launch_wanted(const void *bytes, size_t n)
 static void try_launched(const void *bytes, size_t n)
 {
 	struct launched l, again;
-	if (!accepted(launched_unpack(bytes, n, RANKS, &l, why, sizeof(why))))
+	if (!accepted(launched_unpack(bytes, n, RANKS, RESTARTS, &l, why, sizeof(why))))
 		return;
 	must(l.n_ranks && l.n_ranks <= RANKS && l.first <= RANKS - l.n_ranks && l.n_tail <= LAUNCHED_MAX_TAIL);
+	must(l.summary.allowed <= RESTARTS && l.summary.charged <= RESTARTS);
 	for (uint32_t i = 0; i < l.n_ranks; i++)
 		must((unsigned)l.rank[i].state <= LAUNCH_RANK_EXITED && l.rank[i].exit_status >= LAUNCH_NO_STATUS);
 	const struct launch_cause *c = &l.summary.cause;
 	must(!c->known || (c->rank >= l.first && c->rank - l.first < l.n_ranks));
 	void *packed = launched_pack(&l, &n);
-	must(!launched_unpack(packed, n, RANKS, &again, why, sizeof(why)) && again.n_tail == l.n_tail &&
+	must(!launched_unpack(packed, n, RANKS, RESTARTS, &again, why, sizeof(why)) && again.n_tail == l.n_tail &&
 	     !memcmp(again.rank, l.rank, l.n_ranks * sizeof(*l.rank)));
 	free(packed);
 	free((void *)l.rank);

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { RANKS = 100, N = 3 };
+enum { RANKS = 100, N = 3, RESTARTS = 111 };
 
 /* ---- what is wanted ---- */
 
@@ -145,7 +145,7 @@ static enum status launched_through(const struct launched *l, struct launched *o
 	size_t n;
 	void *bytes = launched_pack(l, &n);
 	ck_assert_ptr_nonnull(bytes);
-	enum status st = launched_unpack(bytes, n, RANKS, out, why, 200);
+	enum status st = launched_unpack(bytes, n, RANKS, RESTARTS, out, why, 200);
 	free(bytes);
 	return st;
 }
@@ -195,6 +195,8 @@ START_TEST(senseless_news_are_refused)
 	REFUSED(l.summary.master_port = 65536, "Launched.master_port is 65536, and must be a port");
 	REFUSED(l.n_tail = LAUNCHED_MAX_TAIL + 1, "Launched.tail is 8193, and must be 8192 bytes at most");
 	REFUSED(l.summary.wanted = 4, "Launched.wanted is 4, and must be as many as ranks at most");
+	REFUSED(l.summary.allowed = 112, "Launched.allowed is 112, and the job has launch.max_restarts 111");
+	REFUSED(l.summary.charged = 112, "Launched.charged is 112, and the job has launch.max_restarts 111");
 	REFUSED(l.first = 98, "Launched has 3 ranks from 98 on, and the job has 100");
 	REFUSED(l.n_ranks = 0, "Launched has 0 ranks from 97 on, and the job has 100");
 	REFUSED(rank[2].state = 3, "Launched.state is 3, and must be 2 at most");
@@ -205,7 +207,7 @@ START_TEST(senseless_news_are_refused)
 	REFUSED(l.summary.cause.pid = -1, "LaunchCause.pid is -1, and must be 0 or more");
 	REFUSED((l.summary.result = LAUNCH_FAILED, l.summary.cause.known = false), "Launched.cause is missing");
 #undef REFUSED
-	ck_assert_int_eq(launched_unpack("\x0a", 1, RANKS, &back, why, sizeof(why)), ST_VERSION_SKEW);
+	ck_assert_int_eq(launched_unpack("\x0a", 1, RANKS, RESTARTS, &back, why, sizeof(why)), ST_VERSION_SKEW);
 }
 END_TEST
 
@@ -229,7 +231,7 @@ START_TEST(columns_are_as_long_as_each_other)
 			*length[i] = N;
 		*length[k / 2] = k % 2 ? N - 1 : 0;
 		void *bytes = bytes_pack(&m.base, &n);
-		ck_assert_int_eq(launched_unpack(bytes, n, RANKS, &back, why, sizeof(why)), ST_VERSION_SKEW);
+		ck_assert_int_eq(launched_unpack(bytes, n, RANKS, RESTARTS, &back, why, sizeof(why)), ST_VERSION_SKEW);
 		ck_assert_msg(strstr(why, "Launched has columns of ") == why, "%s", why);
 		free(bytes);
 	}
@@ -241,10 +243,11 @@ static unsigned try_bytes(const uint8_t *bytes, size_t n)
 	struct launched l;
 	struct launch_wanted w;
 	char why[200] = "";
-	enum status st = launched_unpack(bytes, n, RANKS, &l, why, sizeof(why));
+	enum status st = launched_unpack(bytes, n, RANKS, RESTARTS, &l, why, sizeof(why));
 	ck_assert(st == ST_OK || (st == ST_VERSION_SKEW && *why));
 	if (!st) {
 		ck_assert(l.n_ranks && l.first + l.n_ranks <= RANKS);
+		ck_assert(l.summary.allowed <= RESTARTS && l.summary.charged <= RESTARTS);
 		free((void *)l.rank);
 	}
 	why[0] = '\0';

@@ -358,7 +358,7 @@ static void *pack_launched(size_t *n)
 static enum status read_launched(const void *bytes, size_t n, char *why)
 {
 	struct launched l;
-	enum status st = launched_unpack(bytes, n, RANKS, &l, why, 200);
+	enum status st = launched_unpack(bytes, n, RANKS, UINT32_MAX, &l, why, 200);
 	if (!st)
 		free((void *)l.rank);
 	return st;
