@@ -97,13 +97,19 @@ static void teardown(void)
 	node_serve_free(&d);
 }
 
-static void say_from(const struct launched *l, uint32_t node)
+/* In a message that is about this part. */
+static void say_about(uint32_t part, const struct launched *l, uint32_t node)
 {
 	size_t n;
 	void *bytes = launched_pack(l, &n);
-	const struct link_message m = { LINK_LAUNCHED, JOB, l->part, bytes, n, NULL, false, node };
+	const struct link_message m = { LINK_LAUNCHED, JOB, part, bytes, n, NULL, false, node };
 	launching_take_news(&d, &m);
 	free(bytes);
+}
+
+static void say_from(const struct launched *l, uint32_t node)
+{
+	say_about(l->part, l, node);
 }
 
 /* What the node has to say now, of its newest order too. */
@@ -288,7 +294,7 @@ START_TEST(only_newer_news_of_the_parts_node_are_believed)
 			l.summary.charged = 6;
 			break;
 		}
-		say_from(&l, from);
+		say_about(0, &l, from);
 		ck_assert_msg(h->launch->site[0].launcher_pid == 0 && h->launch->site[1].launcher_pid == 0, "%d", i);
 	}
 	ck_assert_uint_eq(h->launch->share[0].allowed, 0);
