@@ -76,6 +76,29 @@ def test_trains(two):
     assert j.applied_step == 40 and [r.node for r in j.ranks] == ["a", "b"]
 
 
+def test_three_nodes():
+    """Six ranks on three nodes: what they are given, a restart that each node may get, and an end that reaches all."""
+    with Cluster(3, conf=QUICK, allow=ALLOW) as c:
+        job = c.submit(launched(LINEAR, ranks=3))
+        j = wait_state(c, job, "COMPLETED")
+        assert j.applied_step == 40 and [r.node for r in j.ranks] == ["a", "b", "c"]
+        job = c.submit(shell(c, f"echo $RANK $GROUP_RANK $GROUP_WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $MASTER_ADDR:$MASTER_PORT; {STAY}", ranks=6, max_restarts=2))
+        ranks = pids(c, job, 6)
+        wait_until("what they print", lambda: all(log_of(c, job, r).strip() for r in range(6)))
+        said = [log_of(c, job, r).split() for r in range(6)]
+        assert [[int(w) for w in words[:5]] for words in said] == [[r, r // 2, 3, r % 2, 2] for r in range(6)]
+        assert len({words[5] for words in said}) == 1
+        for i, victim in enumerate((2, 5)):
+            os.kill(ranks[victim], signal.SIGKILL)
+            wait_until("the restart", lambda: sum(r.restarts for r in c.coordinator.get_job(job).ranks) == i + 1)
+        again = pids(c, job, 6)
+        assert [r for r in range(6) if again[r] != ranks[r]] == [2, 5]
+        os.kill(again[0], signal.SIGKILL)
+        assert f"rank 0 (pid {again[0]}) on node a was killed by signal 9" in wait_state(c, job, "FAILED").reason
+        wait_until("all exits", lambda: statuses(c, job) == [137, *[143] * 5])
+        launchers_end(c)
+
+
 # ---- how they end ----
 
 WAIT = 'while [ ! -e "$GATE/{0}" ]; do sleep 0.02; done; '
@@ -372,4 +395,20 @@ def test_a_node_with_a_certificate_launches_nothing_for_root():
     with Cluster(2, tls=True, conf=QUICK, allow=[*ALLOW, " PlacementRefused"]) as c:
         job = c.submit(shell(c, STAY))
         assert "uid 0 is below cluster.relay_min_uid of node b" in wait_state(c, job, "FAILED").reason
+        launchers_end(c)
+
+
+@as_root
+def test_a_certificates_relay_is_believed_from_relay_min_uid_on():
+    """A node with a certificate says who submits there: nobody's ranks are launched on both nodes, as nobody; daemon's uid is too low to be passed on."""
+    with Cluster(2, tls=True, conf={**QUICK, "listen.mode": "0666"}, allow=ALLOW) as c:
+        for node in c.nodes.values():
+            node.dir.chmod(0o755)
+        spec = {"parts": 2, "nodes": "a,b", **shell(c, "id -u; " + STAY)}
+        job = int(submit_as(c["b"], "nobody", spec))
+        for pid in pids(c, job):
+            assert os.stat(f"/proc/{pid}").st_uid == 65534
+        assert "uid 1 is below cluster.relay_min_uid" in submit_as(c["b"], "daemon", spec)
+        assert [j.id for j in c.coordinator.client.jobs.List().jobs] == [job]
+        cancel(c, job)
         launchers_end(c)

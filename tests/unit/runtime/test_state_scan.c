@@ -79,6 +79,43 @@ START_TEST(too_many_files_of_a_user_hide_nobody_elses)
 }
 END_TEST
 
+static const uint64_t ids[] = { 10, 9, 7, 3 };
+enum { IDS = 4 };
+
+/* A node is not told which jobs its coordinator has forgotten: the logs of the newest ones stay, which has no order in
+ * the folder. Others' folders, and what is no job's name, are not among them. */
+START_TEST(logs_of_the_newest_jobs_are_kept)
+{
+	static const struct {
+		uint64_t keep, first_new;
+		bool left[IDS];
+	} c[] = { { 0, 100, { false, false, false, false } }, { 1, 100, { true, false, false, false } },
+		  { 2, 100, { true, true, false, false } },   { 4, 100, { true, true, true, true } },
+		  { 9, 100, { true, true, true, true } },     { 1, 8, { true, true, false, false } } };
+	struct state_scan s = {
+		.state_dir = dir, .max_entries = MAX, .keep_newest = c[_i].keep, .first_new = c[_i].first_new
+	};
+	char name[IDS][80], path[sizeof(dir) + sizeof(name) + 20];
+	make_dir("logs", geteuid());
+	make_dir("logs/99x", geteuid());
+	make_dir("logs/zz", geteuid());
+	for (int i = 0; i < IDS; i++) {
+		snprintf(name[i], sizeof(name[i]), "logs/%d%s", (int)ids[i],
+			 i == 1 ? "" : "-01234567-89ab-cdef-0123-456789abcdef");
+		make_dir(name[i], geteuid());
+		snprintf(path, sizeof(path), "%s/%s/worker_0.log", dir, name[i]);
+		FILE *f = fopen(path, "w");
+		ck_assert(f && !fclose(f));
+	}
+	state_scan_run(&s);
+	for (int i = 0; i < IDS; i++) {
+		snprintf(path, sizeof(path), "%s/%s/worker_0.log", dir, name[i]);
+		ck_assert_msg(!access(path, F_OK) == c[_i].left[i], "%s", name[i]);
+	}
+	state_scan_fini(&s);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *s = suite_create("state_scan");
@@ -86,5 +123,6 @@ int main(void)
 	tcase_add_checked_fixture(t, setup, NULL);
 	suite_add_tcase(s, t);
 	tcase_add_test(t, too_many_files_of_a_user_hide_nobody_elses);
+	tcase_add_loop_test(t, logs_of_the_newest_jobs_are_kept, 0, 6);
 	return suite_run(s);
 }
