@@ -87,7 +87,9 @@ struct hosted_part {
 	bool answered;	 /* it has, or has said why it has not */
 	bool ready;	 /* it has said that nothing of the part is missing */
 	int64_t sent_ns; /* when it was asked last; 0: it has not been, as far as we know */
-	char *refusal;	 /* why a node elsewhere does not take a part that has begun; NULL: it does */
+	/* when it was asked first over this link, without an answer so far; 0: it has not been */
+	int64_t unanswered_ns;
+	char *refusal; /* why a node elsewhere does not take a part that has begun; NULL: it does */
 	/* what has come from there */
 	struct hosted_seen *seen;    /* NULL: it has not been heard of */
 	struct hosted_ledger ledger; /* of the window that it has voted for last */

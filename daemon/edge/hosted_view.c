@@ -8,6 +8,7 @@
 #include "edge/convert.h"
 #include "edge/hosted_past.h"
 #include "edge/launching.h"
+#include "edge/placing.h"
 #include "gacc/v1/job.pb-c.h"
 #include "proto/bytes.h"
 #include "proto/path.h"
@@ -279,14 +280,23 @@ static bool fill_live(const struct hosted *h, Gacc__V1__Job *j, struct now now)
 	       add_parts(h, j);
 }
 
+/* Of a job that has not begun and does not wait in the queue, which says its own. */
+static const char *pending_reason(const struct hosted *h, struct now now, char *room, size_t n)
+{
+	if (h->coord && placing_is_late(h, now, room, n))
+		return room;
+	return has_tensors(h) ? "its memory is being made" : "waits for a rank to register its tensors";
+}
+
 static bool fill(const struct hosted *h, Gacc__V1__Job *j, unsigned parts, struct now now)
 {
 	const char *reason;
+	char room[NODE_NAME_MAX + 96];
 	j->id = h->id;
 	j->state = (Gacc__V1__JobState)hosted_state(h, &reason, &j->state_since_unix_nanos);
 	j->created_unix_nanos = h->created_unix_ns;
-	if (j->state == GACC__V1__JOB_STATE__JOB_STATE_PENDING && !*reason) /* not in the queue, which has its own */
-		reason = has_tensors(h) ? "its memory is being made" : "waits for a rank to register its tensors";
+	if (j->state == GACC__V1__JOB_STATE__JOB_STATE_PENDING && !*reason)
+		reason = pending_reason(h, now, room, sizeof(room));
 	if (!j->state_since_unix_nanos) /* it has never changed */
 		j->state_since_unix_nanos = h->created_unix_ns;
 	j->ended_unix_nanos = h->ended_unix_ns;

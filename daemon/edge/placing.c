@@ -11,6 +11,7 @@
 #include "edge/node_facts.h"
 #include "proto/utf8.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -160,6 +161,8 @@ static void send_one(struct hosted *h, uint32_t part, struct now now)
 	p->wanted = true;
 	bool sent = links_send_down(h->d, p->node, LINK_PLACEMENT, h->id, part, bytes, n, h->tensors);
 	p->sent_ns = sent || !p->node ? now.mono_ns : 0;
+	if (p->sent_ns && !p->unanswered_ns)
+		p->unanswered_ns = now.mono_ns;
 }
 
 void placing_send(struct hosted *h, struct now now)
@@ -189,9 +192,32 @@ void placing_tick(struct hosted *h, struct now now)
 void placing_linked(struct hosted *h, uint32_t part)
 {
 	h->part[part].answered = false;
-	h->part[part].sent_ns = 0;
+	h->part[part].sent_ns = h->part[part].unanswered_ns = 0;
 	if (is_due(h, part, daemon_now(h->d)))
 		send_one(h, part, daemon_now(h->d));
+}
+
+#define LATE_NS (INT64_C(2) * 1000000000)
+
+bool placing_is_late(const struct hosted *h, struct now now, char *why, size_t n_why)
+{
+	char name[NODE_NAME_MAX + 1], text[NODE_NAME_MAX + 80];
+	uint32_t late = h->n_parts;
+	int64_t since_ns = now.mono_ns - LATE_NS;
+	for (uint32_t i = 0; i < h->n_parts; i++) {
+		const struct hosted_part *p = &h->part[i];
+		if (!p->wanted || p->answered || !p->unanswered_ns || p->unanswered_ns > since_ns)
+			continue;
+		since_ns = p->unanswered_ns - 1;
+		late = i;
+	}
+	if (late == h->n_parts)
+		return false;
+	hosted_node_name(h, late, name);
+	snprintf(text, sizeof(text), "node %s has not answered its placement for %lld s", name,
+		 (long long)((now.mono_ns - h->part[late].unanswered_ns) / 1000000000));
+	hosted_part_text(h, late, text, why, n_why);
+	return true;
 }
 
 /* ---- answers ---- */
@@ -211,6 +237,7 @@ void placing_answered(struct hosted *h, uint32_t part)
 	free(h->part[part].refusal);
 	h->part[part].refusal = NULL;
 	h->part[part].answered = true;
+	h->part[part].unanswered_ns = 0;
 	if (all_answered(h) && hosted_parts_here(h) == h->n_parts)
 		forget_all(&h->place); /* a node elsewhere may come back without them */
 }

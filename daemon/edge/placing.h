@@ -19,6 +19,9 @@ void placing_tick(struct hosted *, struct now);
 /* The part's node has a new link: it is asked again, whatever it has answered, since its answer may be lost and it may
  * have missed windows. At once, or by the tick when the link has room: the node may have many parts. */
 void placing_linked(struct hosted *, uint32_t part);
+/* Has a node not answered for two seconds? `why` names the part that has waited longest: "part 1: node b has not
+ * answered its placement for 12 s". Not a node without a link, which is not asked. */
+bool placing_is_late(const struct hosted *, struct now, char *why, size_t n_why);
 /* The message that placing_send sends for a part, whose end are h->tensors; for free(). NULL: no memory. */
 void *placing_pack(const struct hosted *, uint32_t part, size_t *out_n);
 

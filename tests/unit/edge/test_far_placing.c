@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Placements of many large jobs for one node that is back: more than its link holds at a time. */
+/* Placements of many large jobs for one node that is back: more than its link holds at a time; and a node that does not
+ * answer its placement. */
+#include "edge/hosted_view.h"
 #include "edge/links.h"
 #include "edge/node_serve.h"
 #include "edge/peer_link.h"
 #include "edge/placing.h"
 #include "far_rig.h"
 #include "gacc/v1/common.pb-c.h"
+#include "gacc/v1/job.pb-c.h"
 #include "support/suite.h"
 
 #include <stdlib.h>
@@ -16,12 +19,20 @@ enum { JOBS = 4 };
 #define SET_BYTES (40u << 20) /* of each job: two of them do not fit into a link */
 #define FIVE_S UINT64_C(5000000000)
 
-static struct hosted *job[JOBS];
+static struct hosted *job[JOBS], *divided;
 
 static void on_b(Gacc__V1__JobSpec *spec)
 {
 	static char nodes[] = "b";
 	spec->ranks = 2;
+	spec->nodes = nodes;
+}
+
+static void on_b_and_c(Gacc__V1__JobSpec *spec)
+{
+	static char nodes[] = "b,c";
+	spec->ranks = 2;
+	spec->parts = 2;
 	spec->nodes = nodes;
 }
 
@@ -37,6 +48,7 @@ static void setup(void)
 		ck_assert(placing_note_tensors(job[i], set, SET_BYTES));
 	}
 	free(set);
+	divided = rig_job(99, getuid(), "ana", on_b_and_c);
 	far_serve(false);
 }
 
@@ -90,6 +102,55 @@ START_TEST(a_lost_placement_is_sent_soon)
 }
 END_TEST
 
+static void reason_in(const struct hosted *h, int64_t s, const char *is)
+{
+	struct now now = daemon_now(&d);
+	now.mono_ns += s * INT64_C(1000000000) + INT64_C(200000000);
+	Gacc__V1__Job *j = hosted_view(h, 0, now);
+	ck_assert_str_eq(j->reason, is);
+	gacc__v1__job__free_unpacked(j, NULL);
+}
+
+/* Who submits, or looks, hears which node it is; of a node that is not linked only that it is not there. */
+START_TEST(a_node_that_does_not_answer_is_named)
+{
+	static const char waits[] = "waits for a rank to register its tensors";
+	struct hosted *h = divided;
+	hello();
+	placing_send(h, daemon_now(&d));
+	FAR_UNTIL(far[1].carried[LINK_PLACEMENT] == 1);
+	ck_assert(far[1].job == 99 && far[1].part == 0);
+	reason_in(h, 1, waits);
+	reason_in(h, 12, "part 0: node b has not answered its placement for 12 s");
+	struct now now = daemon_now(&d);
+	now.mono_ns += INT64_C(31000000000);
+	placing_tick(h, now); /* repeated, it is not younger */
+	FAR_UNTIL(far[1].carried[LINK_PLACEMENT] == 2);
+	reason_in(h, 40, "part 0: node b has not answered its placement for 40 s");
+	placing_answered(h, 0);
+	reason_in(h, 40, waits);
+	placing_linked(h, 0); /* it is asked anew */
+	reason_in(h, 1, waits);
+	reason_in(h, 5, "part 0: node b has not answered its placement for 5 s");
+	placing_refused(h, 0, ST_NO_MEMORY, "no");
+	reason_in(h, 5, waits);
+}
+END_TEST
+
+/* Of several the one that has waited longest. */
+START_TEST(the_node_that_has_waited_longest_is_named)
+{
+	struct hosted *h = divided;
+	const int64_t now_ns = daemon_now(&d).mono_ns;
+	h->part[0].wanted = h->part[1].wanted = true;
+	h->part[0].unanswered_ns = now_ns - INT64_C(3000000000);
+	h->part[1].unanswered_ns = now_ns - INT64_C(4000000000);
+	reason_in(h, 0, "part 1: node c has not answered its placement for 4 s");
+	h->part[0].unanswered_ns = now_ns - INT64_C(7000000000);
+	reason_in(h, 0, "part 0: node b has not answered its placement for 7 s");
+}
+END_TEST
+
 int main(void)
 {
 	Suite *s = suite_create("far_placing");
@@ -99,5 +160,7 @@ int main(void)
 	tcase_set_timeout(c, 60);
 	tcase_add_test(c, all_placements_come_soon);
 	tcase_add_test(c, a_lost_placement_is_sent_soon);
+	tcase_add_test(c, a_node_that_does_not_answer_is_named);
+	tcase_add_test(c, the_node_that_has_waited_longest_is_named);
 	return suite_run(s);
 }
