@@ -8,9 +8,9 @@
 #include "edge/hosted_nodes.h"
 #include "edge/hosted_submit.h"
 #include "edge/methods.h"
-#include "edge/node_dial.h"
 #include "edge/registering.h"
 #include "edge/reply.h"
+#include "edge/unknown_job.h"
 #include "gacc/v1/gradient.pb-c.h"
 #include "proto/version.h"
 #include "runtime/spec_message.h"
@@ -168,25 +168,6 @@ static void do_attach(struct rpc_call *call, struct hosted *h, const struct atta
 	}
 }
 
-/* A node whose coordinator is away does not know the jobs that were placed on it meanwhile. */
-static void no_such_job(struct rpc_call *call, const char *name)
-{
-	struct daemon *d = daemon_of(call);
-	if (d->away && !node_dial_link(d)) {
-		rpc_failf(call, ST_ENGINE_DOWN,
-			  "no part of job \"%.100s\" is here so far, and there is no link to the coordinator at %.200s",
-			  name, d->node.conf->cluster.coordinator);
-		return;
-	}
-	struct rpc_error e = { .status = ST_JOB_NOT_FOUND,
-			       .field = "job",
-			       .hint = "check GACC_JOB_ID, or list jobs with: gaccctl jobs -a" };
-	char text[160];
-	snprintf(text, sizeof(text), "no job \"%.100s\" that you may see", name);
-	e.message = text;
-	rpc_fail(call, &e);
-}
-
 static const char *create_hint(enum status st, const char *why)
 {
 	if (st == ST_RESOURCE_EXHAUSTED)
@@ -266,7 +247,7 @@ static void attach(struct rpc_call *call, const struct ProtobufCMessage *m, cons
 		return;
 	}
 	if (!h) {
-		no_such_job(call, q->job);
+		job_is_unknown(call, q->job, q->rank);
 		return;
 	}
 	do_attach(call, h, &a);

@@ -5,6 +5,7 @@
 #include "rpc/upstream_impl.h"
 
 #include "base/log.h"
+#include "proto/bytes.h"
 #include "proto/handoff.h"
 
 #include <stdio.h>
@@ -21,9 +22,10 @@ struct rpc_relay {
 	struct rpc_call *call;
 	grpc_call *grpc;
 	struct rpc_tag status, send, recv;
-	unsigned pending; /* batches that gRPC has not completed */
-	bool over;	  /* the status has come */
-	grpc_byte_buffer *in;
+	unsigned pending;	    /* batches that gRPC has not completed */
+	bool over;		    /* the status has come */
+	grpc_byte_buffer *in, *out; /* out: a question of ours, rpc_ask */
+	rpc_asked_fn *asked;	    /* takes its answer; NULL: the caller does */
 	grpc_metadata_array initial, trailing;
 	grpc_status_code code;
 	grpc_slice text;
@@ -62,6 +64,10 @@ static void answer(struct rpc_relay *relay)
 			  (int)GRPC_SLICE_LENGTH(relay->text), (const char *)GRPC_SLICE_START_PTR(relay->text));
 		return;
 	}
+	if (relay->code == GRPC_STATUS_OK && relay->asked && relay->in) {
+		relay->asked(call, relay->in);
+		return;
+	}
 	if (relay->code == GRPC_STATUS_OK && has_one_reply(call)) {
 		grpc_byte_buffer *reply = relay->in;
 		relay->in = NULL;
@@ -79,6 +85,8 @@ static void relay_free(struct rpc_relay *relay)
 {
 	if (relay->in)
 		grpc_byte_buffer_destroy(relay->in);
+	if (relay->out)
+		grpc_byte_buffer_destroy(relay->out);
 	grpc_metadata_array_destroy(&relay->initial);
 	grpc_metadata_array_destroy(&relay->trailing);
 	grpc_slice_unref(relay->text);
@@ -235,7 +243,7 @@ static bool start_call(struct rpc_relay *relay, const char *authorization)
 	return started;
 }
 
-static struct rpc_relay *relay_new(struct rpc_call *call, const struct rpc_upstream *upstream)
+static struct rpc_relay *relay_new(struct rpc_call *call, const struct rpc_upstream *upstream, const char *method)
 {
 	struct rpc_relay *relay = calloc(1, sizeof(*relay));
 	if (!relay)
@@ -247,7 +255,7 @@ static struct rpc_relay *relay_new(struct rpc_call *call, const struct rpc_upstr
 	relay->text = grpc_empty_slice();
 	grpc_metadata_array_init(&relay->initial);
 	grpc_metadata_array_init(&relay->trailing);
-	grpc_slice path = grpc_slice_from_copied_string(call->row->path);
+	grpc_slice path = grpc_slice_from_copied_string(method);
 	relay->grpc =
 		grpc_channel_create_call(upstream->grpc, NULL, GRPC_PROPAGATE_DEFAULTS,
 					 rpc_pump_queue(call->server->pump), path, NULL, call->details.deadline, NULL);
@@ -258,7 +266,7 @@ static struct rpc_relay *relay_new(struct rpc_call *call, const struct rpc_upstr
 void rpc_relay_begin(struct rpc_call *call)
 {
 	const struct rpc_upstream *upstream = call->server->relay;
-	struct rpc_relay *relay = relay_new(call, upstream);
+	struct rpc_relay *relay = relay_new(call, upstream, call->row->path);
 	if (relay && !start_call(relay, upstream->authorization)) {
 		relay_free(relay);
 		relay = NULL;
@@ -276,6 +284,28 @@ void rpc_relay_begin(struct rpc_call *call)
 		rpc_call_take_message(call);
 	else
 		rpc_call_recv(call);
+}
+
+bool rpc_ask(struct rpc_call *call, const char *path, const struct ProtobufCMessage *question, rpc_asked_fn *asked)
+{
+	const struct rpc_upstream *upstream = call->server->relay;
+	struct rpc_relay *relay = upstream && !call->relay ? relay_new(call, upstream, path) : NULL;
+	if (relay && !start_call(relay, upstream->authorization)) {
+		relay_free(relay);
+		relay = NULL;
+	}
+	if (!relay)
+		return false;
+	relay->asked = asked;
+	relay->out = bytes_to_buffer(question);
+	call->proxy = &proxy;
+	call->relay = relay;
+	call->pending++;
+	grpc_op ops[2] = { { .op = GRPC_OP_SEND_MESSAGE }, { .op = GRPC_OP_SEND_CLOSE_FROM_CLIENT } };
+	ops[0].data.send_message.send_message = relay->out;
+	start(relay, ops, 2, &relay->send);
+	recv_next(relay);
+	return true;
 }
 
 void rpc_relay_end_all(struct rpc_server *server, const char *why)

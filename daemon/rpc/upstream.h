@@ -12,6 +12,7 @@
 
 #include "proto/status.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 
 struct ProtobufCMessage;
@@ -42,6 +43,18 @@ void rpc_upstream_free(struct rpc_upstream *upstream);
  * instead of to their handlers: requests, answers, the status and its details as they are, one message at a time in
  * each direction. NULL: they are not; also before rpc_upstream_free. */
 void rpc_server_set_relay(struct rpc_server *server, struct rpc_upstream *upstream);
+
+struct grpc_byte_buffer;
+struct rpc_call;
+
+/* What the upstream has answered to rpc_ask, which is lent. Answers the call. */
+typedef void rpc_asked_fn(struct rpc_call *call, struct grpc_byte_buffer *answer);
+
+/* The handler of a unary call asks the relay's upstream something for its caller, with the caller's uid and deadline:
+ * `path` is that of a unary RPC_RELAY row, "/package.Service/Method". If the answer is an error, or the upstream cannot
+ * be reached, the caller hears that, as if the call had been relayed; else `asked` answers it. The call's on_end is not
+ * called any more. false: there is no relay, or no memory; nothing has happened. */
+bool rpc_ask(struct rpc_call *call, const char *path, const struct ProtobufCMessage *question, rpc_asked_fn *asked);
 
 /* What a stream tells its owner; `ended` is required, the others may be NULL. Nothing comes inside of a call of this
  * header, and after rpc_outgoing_cancel only `ended`. */

@@ -12,6 +12,7 @@ import pytest
 
 from cluster import Cluster
 from harness import GaccError, Rank, alive, wait_until
+from launching import launched
 from test_parts import TENSORS, Compared, draws, spec
 
 QUICK = {"coll.stall": "1s"}
@@ -103,6 +104,32 @@ def test_a_rank_that_comes_while_the_coordinator_is_away(three):
     with pytest.raises(GaccError) as e:
         attach()
     assert e.value.reason == "JOB_NOT_FOUND"
+
+
+def test_a_rank_that_comes_before_its_jobs_turn():
+    """The job waits in the coordinator's queue, so nothing of it is on its node: the node asks, and the rank hears what it would hear there."""
+    gib = 1 << 30
+
+    def attach(node, job, rank=1):
+        with pytest.raises(GaccError) as e:
+            c[node].client.gradient.Attach(job=str(job), rank=rank, world_size=2, nonce=os.urandom(16), protocol_min=1, protocol_max=1, retry=False)
+        return e.value.reason, e.value.text
+    with Cluster(2, conf={**QUICK, "limits.host_memory": "4GiB"}, allow=[*ALLOW, " Ended job=", " RankExited job="]) as c:
+        first = c.submit(launched("sleep", 1000, ranks=1, host_memory=3 * gib), nodes=["a"])
+        wait_until("its rank", lambda: c["a"].get_job(first).ranks[0].pid)
+        job = c.submit(launched("sleep", 1000, host_memory=4 * gib))
+        wait_until("its place", lambda: c["a"].get_job(job).queue_position == 1)
+        for node in "ab":
+            reason, text = attach(node, job)
+            assert reason == "NOT_READY" and f"job {job} waits in the queue: needs " in text, (node, text)
+        assert attach("b", job, rank=2) == ("INVALID_ARGUMENT", f"rank is 2, and job {job} has 2 ranks")
+        assert attach("b", first, rank=0) == ("WRONG_NODE", f"rank 0 of job {first} is on node a: attach at the gaccd there")
+        reason, text = attach("b", 4711)
+        assert reason == "JOB_NOT_FOUND" and '"4711"' in text
+        for ended in (job, first):
+            c["a"].cancel(ended)
+        assert attach("b", job)[0] == "JOB_ENDED"
+        wait_until("the launchers' end", lambda: not c["a"].launchers())
 
 
 def test_a_node_that_has_lost_its_memory_ends_the_job(three):
