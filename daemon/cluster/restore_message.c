@@ -26,7 +26,7 @@
 
 struct messages {
 	Gacc__Internal__V1__Restore restore;
-	Gacc__Internal__V1__RestoreFile file[ENGINE_FILES], *list[ENGINE_FILES];
+	Gacc__Internal__V1__RestoreFile file[ENGINE_FILES + ENGINE_SHARES], *list[ENGINE_FILES + ENGINE_SHARES];
 };
 _Static_assert(sizeof(struct messages) <= sizeof(struct restore_room), "they fit");
 
@@ -38,31 +38,44 @@ Gacc__Internal__V1__Restore *restore_to_message(const struct part_restore *r, st
 	RESTORE_NUMBERS(X)
 #undef X
 	m->restore.path = (ProtobufCBinaryData){ r->n_path, (uint8_t *)r->path };
-	for (size_t i = 0; i < ENGINE_FILES; i++) {
-		const struct engine_file *f = &r->from.file[i];
+	for (size_t i = 0; i < ENGINE_FILES + r->from.n_shares; i++) {
+		const struct engine_file *f = i < ENGINE_FILES ? &r->from.file[i] : &r->from.share[i - ENGINE_FILES];
 		gacc__internal__v1__restore_file__init(m->list[i] = &m->file[i]);
 		m->file[i].bytes = f->bytes;
 		m->file[i].sha256 = (ProtobufCBinaryData){ sizeof(f->sha256), (uint8_t *)f->sha256 };
 	}
 	m->restore.file = m->list;
 	m->restore.n_file = ENGINE_FILES;
+	m->restore.share = m->list + ENGINE_FILES;
+	m->restore.n_share = r->from.n_shares;
 	return &m->restore;
+}
+
+static enum status check_sums(Gacc__Internal__V1__RestoreFile *const *f, size_t n, char *why, size_t n_why)
+{
+	const size_t n_sum = sizeof(((struct engine_file *)0)->sha256);
+	for (size_t i = 0; i < n; i++)
+		if (f[i]->sha256.len != n_sum) {
+			snprintf(why, n_why, "RestoreFile.sha256 has %zu bytes, and must have %zu", f[i]->sha256.len,
+				 n_sum);
+			return ST_VERSION_SKEW;
+		}
+	return ST_OK;
 }
 
 static enum status check_files(const Gacc__Internal__V1__Restore *m, char *why, size_t n_why)
 {
-	const size_t n_sum = sizeof(((struct engine_file *)0)->sha256);
 	if (m->n_file != ENGINE_FILES) {
 		snprintf(why, n_why, "Restore.file has %zu files, and must have %d", m->n_file, ENGINE_FILES);
 		return ST_VERSION_SKEW;
 	}
-	for (size_t i = 0; i < m->n_file; i++)
-		if (m->file[i]->sha256.len != n_sum) {
-			snprintf(why, n_why, "RestoreFile.sha256 has %zu bytes, and must have %zu",
-				 m->file[i]->sha256.len, n_sum);
-			return ST_VERSION_SKEW;
-		}
-	return ST_OK;
+	if (m->n_share == 1 || m->n_share > ENGINE_SHARES) {
+		snprintf(why, n_why, "Restore.share has %zu files, and must have none, or 2..%d", m->n_share,
+			 ENGINE_SHARES);
+		return ST_VERSION_SKEW;
+	}
+	enum status st = check_sums(m->file, m->n_file, why, n_why);
+	return st ? st : check_sums(m->share, m->n_share, why, n_why);
 }
 
 static bool is_path(const ProtobufCBinaryData *p)
@@ -85,6 +98,14 @@ static enum status check(const Gacc__Internal__V1__Restore *m, uint32_t max_micr
 	return ST_VERSION_SKEW;
 }
 
+static void take_files(struct engine_file *to, Gacc__Internal__V1__RestoreFile *const *f, size_t n)
+{
+	for (size_t i = 0; i < n; i++) {
+		to[i].bytes = f[i]->bytes;
+		memcpy(to[i].sha256, f[i]->sha256.data, sizeof(to[i].sha256));
+	}
+}
+
 enum status restore_from_message(const Gacc__Internal__V1__Restore *m, uint32_t max_micro_size,
 				 struct part_restore *out, char *why, size_t n_why)
 {
@@ -95,9 +116,8 @@ enum status restore_from_message(const Gacc__Internal__V1__Restore *m, uint32_t 
 #define X(field) out->from.field = m->field;
 	RESTORE_NUMBERS(X)
 #undef X
-	for (size_t i = 0; i < ENGINE_FILES; i++) {
-		out->from.file[i].bytes = m->file[i]->bytes;
-		memcpy(out->from.file[i].sha256, m->file[i]->sha256.data, sizeof(out->from.file[i].sha256));
-	}
+	take_files(out->from.file, m->file, ENGINE_FILES);
+	take_files(out->from.share, m->share, m->n_share);
+	out->from.n_shares = (uint32_t)m->n_share;
 	return ST_OK;
 }

@@ -23,7 +23,7 @@ struct part_restore {
 
 /* Room for its message and those in it. */
 struct restore_room {
-	uint64_t words[80];
+	uint64_t words[224];
 };
 /* In `room`, where it stays; borrows from the struct. */
 struct Gacc__Internal__V1__Restore *restore_to_message(const struct part_restore *, struct restore_room *room);

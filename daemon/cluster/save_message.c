@@ -12,7 +12,7 @@
 #include <string.h>
 
 #define IDS(X) X(job_id) X(epoch) X(part) X(term) X(number)
-#define SAVE_FIELDS(X) IDS(X) X(window) X(inside_window) X(window_only)
+#define SAVE_FIELDS(X) IDS(X) X(window) X(inside_window) X(own_only)
 #define SAVED_FIELDS(X)                                                                                                \
 	IDS(X)                                                                                                         \
 	X(passed)                                                                                                      \

@@ -239,7 +239,10 @@ bool job_params_ready(const struct job *j)
 
 bool job_can_checkpoint(const struct job *j)
 {
-	return j->engine_up && j->mirror.r.params_ready && !j->mirror.r.params_nonfinite && !j->commit_command;
+	const struct control_record *r = &j->mirror.r;
+	/* a part of a sharded job may be half through an update without a COMMIT on its way to it */
+	return j->engine_up && r->params_ready && !r->params_nonfinite && !j->commit_command &&
+	       r->phase != WINDOW_APPLYING;
 }
 
 uint64_t job_generation(const struct job *j, uint32_t rank)

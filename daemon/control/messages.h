@@ -215,7 +215,7 @@ struct save {
 	uint64_t term, number; /* number: counts what this coordinator has asked for, from 1 */
 	uint64_t window;       /* saved is what the part has while this is its window */
 	bool inside_window;    /* with the sum so far, and who is in it */
-	bool window_only;      /* and nothing else: another part of the job saves the rest */
+	bool own_only;	       /* without what all parts have alike: part 0 saves that */
 	char path[SAVE_MAX_PATH + 1];
 };
 

@@ -244,10 +244,6 @@ static enum status check_sharding(struct job_spec *s, const char **field, char *
 	      "sharding: full with optimizer client: the trainers hold the parameters and the state: use none");
 	CHECK("sharding", s->optim.type != OPTIM_LAMB,
 	      "sharding: full with optimizer lamb: its ratios are of whole tensors, which a share may cut: use none");
-	CHECK("checkpoint", !s->checkpoint.every_steps && !s->checkpoint.at_end,
-	      "checkpoint: jobs with sharding: full are not saved yet: leave it out, or use sharding: none");
-	CHECK("restore_from", !s->restores,
-	      "restore_from: a checkpoint does not begin a job with sharding: full yet: use sharding: none");
 	return ST_OK;
 }
 

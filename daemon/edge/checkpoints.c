@@ -42,6 +42,8 @@ static bool refuse(struct hosted *h, const struct save_want *w)
 	struct saving *s = h->saving;
 	char why[320];
 	uint64_t bytes = s->save_bytes + (w->inside_window ? h->n_parts * s->carry_bytes : 0);
+	for (uint32_t i = 1; i < h->n_parts; i++)
+		bytes += s->share_bytes[i];
 	enum status st = state_share_admit(h, s->dir, bytes, why, sizeof(why));
 	struct refused *r = st == ST_RESOURCE_EXHAUSTED ? malloc(sizeof(*r)) : NULL;
 	if (!r)
@@ -60,7 +62,7 @@ static void ask_part(struct hosted *h, uint32_t part)
 	struct save asked = s->asked;
 	size_t n = 0;
 	asked.part = part;
-	asked.window_only = part > 0;
+	asked.own_only = part > 0;
 	checkpoint_part_path(asked.path, s->asked.path, part);
 	void *bytes = save_pack(&asked, &n);
 	links_send_down(h->d, h->part[part].node, LINK_SAVE, h->id, part, bytes, n, NULL);
@@ -87,7 +89,7 @@ static void begin(struct hosted *h, const struct save_want *w, uint64_t window)
 				  .window = window,
 				  .inside_window = w->inside_window };
 	checkpoint_partial_path(s->asked.path, s->dir, h->uuid, w->id);
-	s->n_asked_parts = w->inside_window ? h->n_parts : 1;
+	s->n_asked_parts = w->inside_window || spec_is_sharded(h->spec) ? h->n_parts : 1;
 	for (uint32_t i = 0; i < s->n_asked_parts; i++)
 		s->part[i].answered = false;
 	s->have_before = s->have_last && s->last.window + 1 == window;
@@ -193,7 +195,7 @@ static void on_end_ready(void *ctx)
 /* ---- events ---- */
 
 /* The state is one: so must be what is equal in all parts. */
-static enum status judge(const struct saving *s, const struct part_saved *is, char *why, size_t n_why)
+static enum status judge(const struct saving *s, const struct part_saved *is, bool sharded, char *why, size_t n_why)
 {
 	const struct part_saved *first = &s->part[0].is;
 	if (is->window != s->asked.window)
@@ -202,8 +204,8 @@ static enum status judge(const struct saving *s, const struct part_saved *is, ch
 	else if (is->applied_step != first->applied_step || is->params_digest != first->params_digest ||
 		 is->micro_size != first->micro_size || is->loss_scale != first->loss_scale)
 		snprintf(why, n_why, "part %u and part 0 have other parameters, or another step", is->part);
-	else if (is->part && (is->file[CHECKPOINT_MODEL].bytes || is->file[CHECKPOINT_OPTIMIZER].bytes))
-		snprintf(why, n_why, "part %u has saved parameters, which part 0 saves", is->part);
+	else if (is->part && (is->file[CHECKPOINT_MODEL].bytes || (!sharded && is->file[CHECKPOINT_OPTIMIZER].bytes)))
+		snprintf(why, n_why, "part %u has saved what part 0 saves", is->part);
 	else
 		return ST_OK;
 	return ST_INTERNAL;
@@ -229,7 +231,7 @@ static enum status sum_up(struct hosted *h, bool *passed, bool *wrote)
 		}
 	}
 	for (uint32_t i = 0; i < s->n_asked_parts && !worst && !*passed; i++)
-		worst = judge(s, &s->part[i].is, text, sizeof(text));
+		worst = judge(s, &s->part[i].is, spec_is_sharded(h->spec), text, sizeof(text));
 	if (worst && worst != ST_ENGINE_DOWN)
 		saving_set_why(h, text);
 	return worst;
@@ -316,11 +318,15 @@ static void start(struct hosted *h)
 		saver_start(&s->saver, last, saved_step(h));
 }
 
-void saving_on_placed(struct hosted *h, uint64_t save_bytes, uint64_t carry_bytes)
+void saving_on_placed(struct hosted *h, uint32_t part, uint64_t save_bytes, uint64_t carry_bytes)
 {
 	struct saving *s = h->saving;
 	if (!save_bytes)
 		return; /* it has no memory yet */
+	if (part) {
+		s->share_bytes[part] = spec_is_sharded(h->spec) ? save_bytes : 0;
+		return;
+	}
 	s->save_bytes = save_bytes;
 	s->carry_bytes = carry_bytes;
 	start(h);

@@ -24,8 +24,10 @@ links_take saving_take_saved;
 /* The gaccd of this part's node has started anew, and the engine of before is dead, with what it was writing: a
  * checkpoint under way is tried once more. */
 void saving_part_lost(struct hosted *, uint32_t part);
-/* The node has the part: what a checkpoint of it takes on a disk, and what the sum adds to that; 0: no memory yet. */
-void saving_on_placed(struct hosted *, uint64_t save_bytes, uint64_t carry_bytes);
+/* The node has the part: what its files of a checkpoint take on a disk, and what the sum adds to that; 0: no memory
+ * yet.
+ */
+void saving_on_placed(struct hosted *, uint32_t part, uint64_t save_bytes, uint64_t carry_bytes);
 /* The coordinator may have the next window, or be at its end: the policy may want a checkpoint. */
 void saving_look(struct hosted *);
 void saving_tick(struct hosted *, struct now);

@@ -90,9 +90,10 @@ static void add_carry(struct manifest_carry *to, const struct manifest_carry *mo
 	to->sum_loss += more->sum_loss;
 }
 
-static void put_files(struct checkpoint_file *to, const struct part_saved *a, int from)
+/* Files [from, end). */
+static void put_files(struct checkpoint_file *to, const struct part_saved *a, int from, int end)
 {
-	for (int i = from; i < ENGINE_FILES; i++) {
+	for (int i = from; i < end; i++) {
 		to[i].bytes = a->file[i].bytes;
 		memcpy(to[i].sha256, a->file[i].sha256, SHA256_BYTES);
 	}
@@ -114,12 +115,21 @@ static void put_window(const struct saving *s, struct manifest *m)
 		m->inside_window = true;
 		add_carry(&m->carry, &c);
 		m->part[i].carry = c;
-		put_files(m->part[i].file, a, CHECKPOINT_CARRY);
+		put_files(m->part[i].file, a, CHECKPOINT_CARRY, CHECKPOINT_PARTS);
 	}
 	if (m->inside_window && s->n_asked_parts > 1) {
 		m->n_parts = s->n_asked_parts;
 		memset(&m->file[CHECKPOINT_CARRY], 0, (ENGINE_FILES - CHECKPOINT_CARRY) * sizeof(m->file[0]));
 	}
+}
+
+/* The optimizer state of a sharded job: each part has a share of it. */
+static void put_shares(const struct saving *s, struct manifest *m)
+{
+	m->n_shares = s->n_asked_parts;
+	for (uint32_t i = 0; i < s->n_asked_parts; i++)
+		put_files(m->part[i].file, &s->part[i].is, CHECKPOINT_OPTIMIZER, CHECKPOINT_CARRY);
+	m->file[CHECKPOINT_OPTIMIZER].bytes = 0;
 }
 
 static void fill_manifest(const struct hosted *h, const struct save_want *want, struct manifest *m)
@@ -143,7 +153,9 @@ static void fill_manifest(const struct hosted *h, const struct save_want *want, 
 	if (s->have_before)
 		manifest_put_commit(m, &s->before);
 	manifest_put_updates(m, s->update, s->n_updates);
-	put_files(m->file, a, CHECKPOINT_MODEL);
+	put_files(m->file, a, CHECKPOINT_MODEL, CHECKPOINT_PARTS);
+	if (spec_is_sharded(h->spec))
+		put_shares(s, m);
 	put_window(s, m);
 }
 

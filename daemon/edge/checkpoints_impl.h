@@ -26,14 +26,15 @@ struct saving {
 	char dir[CHECKPOINT_MAX_PATH]; /* "": not known, nothing can be saved there */
 	uint32_t n_working;	       /* of the pool */
 	struct save asked;	       /* of the parts; number 0: all answers are here, or nothing was asked for */
-	uint32_t n_asked_parts;	       /* the first, or all where the window's inside is saved */
-	uint64_t n_asked;	       /* how often, since this gaccd's start */
-	int64_t sent_ns;	       /* when it was asked last */
+	uint32_t n_asked_parts; /* the first, or all where each has something of its own: a share, or an open window */
+	uint64_t n_asked;	/* how often, since this gaccd's start */
+	int64_t sent_ns;	/* when it was asked last */
 	bool have_last;
 	struct commit last; /* the newest outcome that the parts have */
 	bool have_before;
 	struct commit before;		  /* the outcome before the window of the checkpoint under way */
-	uint64_t save_bytes, carry_bytes; /* what one takes on a disk, as the node says; 0: it has not said */
+	uint64_t save_bytes, carry_bytes; /* what one takes on a disk, as part 0's node says; 0: it has not said */
+	uint64_t share_bytes[PART_MAX];	  /* and the share of each other part, of a sharded job */
 	struct update update[UPDATES_MAX_PENDING + 1]; /* what its values are besides the spec's */
 	uint32_t n_updates;
 	struct saving_part *part;	 /* [n_parts of the job], from the first one on */

@@ -122,9 +122,9 @@ void hosted_take_placed(struct daemon *d, const struct link_message *m)
 		placing_refused(h, p.part, p.status, p.text);
 	} else {
 		placing_answered(h, p.part);
-		h->changed = true;	  /* it may have another engine */
-		if (!p.status && !p.part) /* all parts have the same parameters: the first is asked for checkpoints */
-			saving_on_placed(h, p.save_bytes, p.carry_bytes);
+		h->changed = true; /* it may have another engine */
+		if (!p.status)
+			saving_on_placed(h, p.part, p.save_bytes, p.carry_bytes);
 		tell_submitter(h, &p);
 	}
 }

@@ -24,9 +24,6 @@ static struct hosted *savable_job(struct rpc_call *call, const char *name)
 	else if (h->spec->optim.type == OPTIM_CLIENT)
 		rpc_failf(call, ST_NOT_SUPPORTED,
 			  "job %llu: with optimizer client the trainers hold the parameters and save them", id);
-	else if (spec_is_sharded(h->spec))
-		rpc_failf(call, ST_NOT_SUPPORTED,
-			  "job %llu: jobs with sharding: full are not saved yet; with sharding: none they are", id);
 	else if (!ready && h->params_durable) /* it is being recovered: its engine is about to start */
 		rpc_failf(call, ST_ENGINE_DOWN, "job %llu: %s", id, status_info(ST_ENGINE_DOWN)->text);
 	else if (!ready)

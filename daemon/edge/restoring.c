@@ -207,12 +207,16 @@ static void fill_base(const struct reading *r, struct restored *b)
 	b->last.next.scale = first_scale(r, b);
 }
 
+static void put_file(struct engine_file *to, const struct checkpoint_file *f)
+{
+	to->bytes = f->bytes;
+	memcpy(to->sha256, f->sha256, sizeof(to->sha256));
+}
+
 static void put_files(struct engine_file *to, const struct checkpoint_file *f, int from)
 {
-	for (int i = from; i < ENGINE_FILES; i++) {
-		to[i].bytes = f[i].bytes;
-		memcpy(to[i].sha256, f[i].sha256, sizeof(to[i].sha256));
-	}
+	for (int i = from; i < ENGINE_FILES; i++)
+		put_file(&to[i], &f[i]);
 }
 
 /* A part that had counted nothing begins with nothing. */
@@ -241,6 +245,9 @@ static bool give_to_nodes(const struct reading *r, const struct restored *b)
 				       .same_ranges = r->same_ranges };
 	assert(r->h->n_parts <= MANIFEST_MAX_PARTS);
 	put_files(from.file, m->file, CHECKPOINT_MODEL);
+	from.n_shares = m->n_shares;
+	for (uint32_t i = 0; i < m->n_shares; i++)
+		put_file(&from.share[i], &m->part[i].file[CHECKPOINT_OPTIMIZER]);
 	for (uint32_t i = 0; i < r->h->n_parts; i++) {
 		to[i] = (struct part_restore){ from, r->path, strlen(r->path) };
 		if (carry && m->n_parts)

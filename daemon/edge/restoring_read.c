@@ -55,6 +55,18 @@ static enum status convert_was(struct reading *r, const Gacc__V1__JobSpec *pb)
 	return st ? ST_MALFORMED : ST_OK;
 }
 
+/* Ranges are cut where shares begin, but for those of jobs without param_groups, where that is between chunks. Before
+ * its first step a sharded job with masters has the digest of what trainers see, as no part has all masters. */
+static bool have_one_digest(const struct reading *r)
+{
+	const struct job_spec *was = &r->was, *is = r->h->spec;
+	bool masters = false;
+	for (uint64_t i = 0; i < r->set.n; i++)
+		masters |= is->master_f32 && r->set.tensor[i].dtype != DTYPE_F32;
+	return (was->parts == is->parts || (!was->n_groups && !is->n_groups)) &&
+	       !(masters && (spec_is_sharded(was) || spec_is_sharded(is)));
+}
+
 /* What the rules of both specifications make of the tensors. Ranges of the update end where the group changes. */
 static enum status compare_rules(struct reading *r, char *why, size_t n_why)
 {
@@ -72,6 +84,7 @@ static enum status compare_rules(struct reading *r, char *why, size_t n_why)
 			(a >= 0 && r->was.group[a].values.frozen) == (b >= 0 && r->h->spec->group[b].values.frozen);
 	}
 	spec_match_fini(&was);
+	r->same_ranges &= have_one_digest(r);
 	return ST_OK;
 }
 

@@ -102,7 +102,8 @@ enum comm_news {
 /* Of an ADD. Numbers are those of gacc.v1.PushResult. */
 enum push_result { PUSH_COUNTED = 1, PUSH_DUPLICATE = 2, PUSH_ALREADY_COMMITTED = 3, PUSH_VOID = 4 };
 
-#define ENGINE_FILES 4 /* of a checkpoint; store/manifest.h says which */
+#define ENGINE_FILES 4	 /* of a checkpoint; store/manifest.h says which */
+#define ENGINE_SHARES 16 /* that an optimizer state may be saved in: one for each part of a job */
 
 /* A file of a checkpoint; bytes 0: there is none. */
 struct engine_file {
@@ -123,7 +124,9 @@ struct engine_restore {
 	double window_lr;
 	uint32_t micro_size, last_rank, carry, owner; /* owner: uid of the files */
 	uint32_t same_ranges, lr_rank;
-	struct engine_file file[ENGINE_FILES];
+	uint32_t n_shares; /* files that the optimizer state is in; 0: one of the whole, in `file` */
+	uint32_t reserved;
+	struct engine_file file[ENGINE_FILES], share[ENGINE_SHARES];
 };
 
 struct engine_command {
@@ -151,7 +154,7 @@ struct engine_command {
 	uint32_t last;			   /* PUT_PARAMS, ACK_STEP */
 	uint32_t want_norms, close, armed; /* GO */
 	uint32_t inside_window;		   /* CHECKPOINT */
-	uint32_t window_only;		   /* CHECKPOINT inside a window: without parameters and optimizer state */
+	uint32_t own_only;		   /* CHECKPOINT: without what all parts have alike */
 	uint64_t offset, bytes;
 	/* COMMIT */
 	uint64_t applied_step; /* after this step */

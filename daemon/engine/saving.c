@@ -20,9 +20,13 @@ static bool take_path(char *out, size_t n_out, const unsigned char *tail, size_t
 	return true;
 }
 
-static enum snapshot_what what(const struct engine_command *c)
+/* All parts have the parameters, and if the job is not sharded the state of the optimizer: the first part saves them.
+ */
+static struct snapshot_what what(const struct engine *e, const struct engine_command *c)
 {
-	return c->window_only ? SNAPSHOT_WINDOW : c->inside_window ? SNAPSHOT_ALL : SNAPSHOT_STATE;
+	return (struct snapshot_what){ .model = !c->own_only,
+				       .state = !c->own_only || e->mem.plan->sharded,
+				       .window = c->inside_window };
 }
 
 void saving_begin(struct engine *e, const struct engine_command *c, const unsigned char *tail)
@@ -32,16 +36,13 @@ void saving_begin(struct engine *e, const struct engine_command *c, const unsign
 	enum status st = ST_INVALID_ARGUMENT;
 	if (!take_path(path, sizeof(path), tail, c->n_present))
 		snprintf(why, sizeof(why), "no path");
-	else if (e->mem.plan->sharded) {
-		st = ST_NOT_SUPPORTED;
-		snprintf(why, sizeof(why), "a job with sharding: full is not saved");
-	} else if (!r->params_ready)
+	else if (!r->params_ready || r->phase == WINDOW_APPLYING)
 		st = ST_NOT_READY;
 	else if (r->params_nonfinite) {
 		st = ST_NONFINITE;
 		snprintf(why, sizeof(why), "the parameters are not finite");
 	} else
-		st = snapshot_begin(e->snapshot, &e->state, path, what(c), why, sizeof(why));
+		st = snapshot_begin(e->snapshot, &e->state, path, what(e, c), why, sizeof(why));
 	if (st) {
 		engine_reply(e, c, st, why);
 		return;
@@ -85,10 +86,6 @@ void saving_restore(struct engine *e, const struct engine_command *c, const unsi
 	}
 	if (step_is_being_filled(e, c))
 		return;
-	if (e->mem.plan->sharded) {
-		engine_reply(e, c, ST_NOT_SUPPORTED, "a checkpoint does not begin a job with sharding: full");
-		return;
-	}
 	if (c->n_present <= sizeof(r) || !take_path(path, sizeof(path), tail + sizeof(r), c->n_present - sizeof(r))) {
 		engine_reply(e, c, ST_INVALID_ARGUMENT, "no path");
 		return;

@@ -15,6 +15,8 @@
 #include <unistd.h>
 
 _Static_assert((int)ENGINE_FILES == (int)CHECKPOINT_PARTS, "an answer names every file");
+_Static_assert(ENGINE_SHARES == PLAN_MAX_PARTS, "of every part");
+_Static_assert(ENGINE_SHARES == MANIFEST_MAX_PARTS, "of every part");
 
 /* ---- life ---- */
 
@@ -100,8 +102,8 @@ static unsigned char *map_staging(uint32_t n_chunks)
 	return p == MAP_FAILED ? NULL : p;
 }
 
-/* The role's data from `offset` on, if the job has any. */
-static bool add_area(struct snapshot *s, enum segment_role role, uint64_t offset)
+/* The role's data from `offset` on, if the job has any; `start`: in the data of the whole arena. */
+static bool add_area(struct snapshot *s, enum segment_role role, uint64_t offset, uint64_t start)
 {
 	const uint64_t all = plan_role_bytes(s->m->plan, role), bytes = all > offset ? all - offset : 0;
 	uint32_t n = (uint32_t)((bytes + SNAPSHOT_CHUNK - 1) / SNAPSHOT_CHUNK);
@@ -110,7 +112,7 @@ static bool add_area(struct snapshot *s, enum segment_role role, uint64_t offset
 		return true;
 	if (!chunk)
 		return false;
-	s->area[s->n_areas++] = (struct area){ role, offset, bytes, n, chunk, map_staging(n), 0 };
+	s->area[s->n_areas++] = (struct area){ role, offset, start, bytes, n, chunk, map_staging(n), 0 };
 	return true;
 }
 
@@ -123,12 +125,20 @@ static uint64_t master_start(const struct plan *p)
 	return g < p->n_groups ? p->group[g].start : p->n_elements;
 }
 
+/* Of a role that has f32 values of this part's own elements, `from` on. */
+static bool add_own(struct snapshot *s, enum segment_role role, uint64_t from)
+{
+	const struct snapshot_span own = snapshot_span_own(s->m->plan);
+	const uint64_t first = from > own.from ? from : own.from;
+	return add_area(s, role, (first - own.from) * sizeof(float), first * sizeof(float));
+}
+
 static bool add_areas(struct snapshot *s)
 {
-	return (!s->with_state ||
-		(add_area(s, SEG_PARAMS, 0) && add_area(s, SEG_MASTER, master_start(s->m->plan) * sizeof(float)) &&
-		 add_area(s, SEG_STATE0, 0) && add_area(s, SEG_STATE1, 0))) &&
-	       (!s->inside_window || add_area(s, s->x ? SEG_ACCUM1 : SEG_ACCUM0, 0));
+	return (!s->with_model || add_area(s, SEG_PARAMS, 0, 0)) &&
+	       (!s->with_state || (add_own(s, SEG_MASTER, master_start(s->m->plan)) && add_own(s, SEG_STATE0, 0) &&
+				   add_own(s, SEG_STATE1, 0))) &&
+	       (!s->inside_window || add_area(s, s->x ? SEG_ACCUM1 : SEG_ACCUM0, 0, 0));
 }
 
 static bool capture_window(struct snapshot *s, const struct control_state *c)
@@ -159,16 +169,17 @@ static enum status prepare(struct snapshot *s, const struct control_state *c, co
 	return s->path && s->held && s->out && add_areas(s) && capture_window(s, c) ? ST_OK : ST_NO_MEMORY;
 }
 
-enum status snapshot_begin(struct snapshot *s, const struct control_state *c, const char *path, enum snapshot_what what,
-			   char *why, size_t n_why)
+enum status snapshot_begin(struct snapshot *s, const struct control_state *c, const char *path,
+			   struct snapshot_what what, char *why, size_t n_why)
 {
 	if (s->active) {
 		snprintf(why, n_why, "a checkpoint is being written already");
 		return ST_SLOT_BUSY;
 	}
 	s->x = c->r.x;
-	s->with_state = what != SNAPSHOT_WINDOW;
-	s->inside_window = what != SNAPSHOT_STATE && c->r.filled; /* a sum of nothing is not worth a file */
+	s->with_model = what.model;
+	s->with_state = what.state;
+	s->inside_window = what.window && c->r.filled; /* a sum of nothing is not worth a file */
 	enum status st = prepare(s, c, path);
 	int error = st ? 0 : pthread_create(&s->thread, NULL, snapshot_writer, s);
 	if (error) {

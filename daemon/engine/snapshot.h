@@ -26,11 +26,13 @@
 
 struct snapshot;
 
-enum snapshot_what {
-	SNAPSHOT_STATE,	 /* parameters and optimizer state */
-	SNAPSHOT_WINDOW, /* the sum of the open window, and who is in it; of a window without a sum, nothing */
-	SNAPSHOT_ALL
+struct snapshot_what {
+	bool model;
+	bool state;  /* of the optimizer, with the masters: what this part has of it */
+	bool window; /* the sum of the open window, and who is in it; of a window without a sum, nothing */
 };
+#define SNAPSHOT_STATE ((struct snapshot_what){ true, true, false })
+#define SNAPSHOT_ALL ((struct snapshot_what){ true, true, true })
 
 /* All borrowed until snapshot_free. Of the memory only plan and control page are used. `available` says how many bytes
  * of memory can be had now (segment_memory_available); any thread. ST_NO_MEMORY, ST_IO_ERROR. */
@@ -39,7 +41,7 @@ enum status snapshot_new(struct snapshot **out, const struct memory *, struct ar
 void snapshot_free(struct snapshot *); /* stops a writer; NULL is fine */
 
 /* Starts writing into the directory `path`, which is made and must not exist. ST_SLOT_BUSY: one is under way. */
-enum status snapshot_begin(struct snapshot *, const struct control_state *, const char *path, enum snapshot_what,
+enum status snapshot_begin(struct snapshot *, const struct control_state *, const char *path, struct snapshot_what,
 			   char *why, size_t n_why);
 /* Readable when the files are complete or have failed. */
 int snapshot_fd(const struct snapshot *);

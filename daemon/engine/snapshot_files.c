@@ -3,7 +3,9 @@
  * snapshot.c and snapshot_restore.c (the engine's main thread) and snapshot_writer.c (its thread). */
 #include "engine/snapshot_files.h"
 
+#include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -68,6 +70,18 @@ static bool locate(const struct plan *p, enum segment_role role, const struct pl
 	return role != SEG_MASTER || g->param_dtype != DTYPE_F32;
 }
 
+struct snapshot_span snapshot_span_all(const struct plan *p)
+{
+	return (struct snapshot_span){ 0, p->n_elements };
+}
+
+struct snapshot_span snapshot_span_own(const struct plan *p)
+{
+	struct snapshot_span s;
+	plan_own(p, &s.from, &s.end);
+	return s;
+}
+
 struct place {
 	uint64_t start, tensor;
 };
@@ -95,25 +109,47 @@ static struct place *list_places(const struct plan *p, uint64_t *out_n, size_t *
 	return place;
 }
 
-static char *add_entry(struct snapshot_list *l, const struct plan *p, uint32_t section, uint64_t tensor, char *name)
+/* What a span has of a tensor. */
+static bool cut(const struct plan_tensor *t, struct snapshot_span s, struct snapshot_slice *out)
+{
+	const uint64_t end = t->start + t->count;
+	if (t->start >= s.end || end <= s.from)
+		return false;
+	out->from = t->start < s.from ? s.from - t->start : 0;
+	out->end = (end > s.end ? s.end : end) - t->start;
+	return true;
+}
+
+#define SLICE_NAME 44 /* bytes at most: two numbers, and what is around them */
+
+static char *add_entry(struct snapshot_list *l, const struct plan *p, uint32_t section, uint64_t tensor,
+		       struct snapshot_span span, char *name)
 {
 	const struct plan_tensor *t = &plan_tensors(p)[tensor];
+	struct snapshot_slice slice;
 	uint64_t offset;
 	enum dtype dtype;
-	if (!locate(p, l->section[section].role, t, &offset, &dtype))
+	if (!locate(p, l->section[section].role, t, &offset, &dtype) || !cut(t, span, &slice))
 		return name;
 	struct snapshot_entry *e = &l->entry[l->n++];
-	*e = (struct snapshot_entry){ .section = section, .offset = offset };
+	*e = (struct snapshot_entry){ .section = section, .offset = offset + slice.from * dtype_size(dtype) };
 	e->safe.name = name;
 	e->safe.dtype = safe_of(dtype);
 	e->safe.n_dims = (int)t->n_dims;
 	for (uint32_t i = 0; i < t->n_dims; i++)
 		e->safe.shape[i] = (uint64_t)t->shape[i];
 	name = stpcpy(name, plan_name(p, t));
-	return stpcpy(name, l->section[section].suffix) + 1;
+	name = stpcpy(name, l->section[section].suffix);
+	if (slice.from || slice.end != t->count) {
+		e->safe.n_dims = 1;
+		e->safe.shape[0] = slice.end - slice.from;
+		name += sprintf(name, "[%" PRIu64 ":%" PRIu64 "]", slice.from, slice.end);
+	}
+	return name + 1;
 }
 
-enum status snapshot_list_init(struct snapshot_list *out, const struct plan *p, enum checkpoint_part part, uint32_t x)
+enum status snapshot_list_init(struct snapshot_list *out, const struct plan *p, enum checkpoint_part part, uint32_t x,
+			       struct snapshot_span span)
 {
 	struct snapshot_list l = { .n = 0 };
 	size_t name_bytes = 0;
@@ -125,7 +161,7 @@ enum status snapshot_list_init(struct snapshot_list *out, const struct plan *p, 
 	}
 	struct place *place = list_places(p, &n, &name_bytes);
 	l.entry = calloc(n * l.n_sections + 1, sizeof(*l.entry));
-	l.names = malloc(l.n_sections * (name_bytes + n * sizeof(".momentum_buffer")) + 1);
+	l.names = malloc(l.n_sections * (name_bytes + n * (sizeof(".momentum_buffer") + SLICE_NAME)) + 1);
 	if (!place || !l.entry || !l.names) {
 		free(place);
 		snapshot_list_fini(&l);
@@ -134,7 +170,7 @@ enum status snapshot_list_init(struct snapshot_list *out, const struct plan *p, 
 	char *name = l.names;
 	for (uint32_t s = 0; s < l.n_sections; s++)
 		for (uint64_t i = 0; i < n; i++)
-			name = add_entry(&l, p, s, place[i].tensor, name);
+			name = add_entry(&l, p, s, place[i].tensor, span, name);
 	free(place);
 	*out = l;
 	return ST_OK;

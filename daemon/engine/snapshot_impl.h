@@ -21,6 +21,7 @@ enum chunk_state { CHUNK_PENDING, CHUNK_TAKEN, CHUNK_STAGED, CHUNK_DONE };
 struct area {
 	enum segment_role role;
 	uint64_t offset; /* of its first byte in the role's data */
+	uint64_t start;	 /* the same, were the data that of the whole arena */
 	uint64_t bytes;
 	uint32_t n_chunks;
 	_Atomic int *chunk;	 /* enum chunk_state of each */
@@ -43,7 +44,7 @@ struct snapshot {
 	uint32_t n_areas;
 	char *path;
 	uint32_t x;
-	bool with_state, inside_window;
+	bool with_model, with_state, inside_window;
 	uint32_t ranks, micro_size;
 	unsigned char *window; /* data of CHECKPOINT_WINDOW */
 	/* the writer's, until `finished` */

@@ -31,13 +31,14 @@ struct restore {
 /* Where a tensor goes: into an arena, or into private memory. */
 struct target {
 	enum segment_role role;
-	uint64_t offset;
+	uint64_t offset;   /* in the role's data, were that of the whole arena */
 	unsigned char *at; /* not NULL: private memory */
 };
 
 /* A file under way. */
 struct source {
 	char name[CHECKPOINT_FILE_NAME];
+	const struct engine_file *is; /* as the manifest says */
 	int fd;
 	struct safetensors *s;
 	const struct safe_tensor *tensor;
@@ -77,11 +78,14 @@ static enum status match(const struct restore *x, const struct source *f, const 
 	return ST_OK;
 }
 
-static enum status open_source(struct restore *x, enum checkpoint_part part, uint64_t n_wanted, struct source *f)
+/* That of `part` of n_parts, 1: the whole job's. */
+static enum status open_source(struct restore *x, enum checkpoint_part p, uint32_t part, uint32_t n_parts,
+			       struct source *f)
 {
-	*f = (struct source){ .fd = -1 };
-	checkpoint_file_name(f->name, part, x->m->plan->part, x->m->plan->n_parts);
-	if (!x->r->file[part].bytes)
+	const bool of_share = p == CHECKPOINT_OPTIMIZER && n_parts > 1;
+	*f = (struct source){ .is = of_share ? &x->r->share[part] : &x->r->file[p], .fd = -1 };
+	checkpoint_file_name(f->name, p, part, n_parts);
+	if (!f->is->bytes)
 		return wrong(x, ST_LAYOUT_MISMATCH, "the checkpoint has no %s", f->name);
 	if (FAILPOINT_ERROR(engine_load_file_before))
 		return wrong(x, ST_IO_ERROR, "reading %s: %s", f->name, strerror(EIO));
@@ -92,11 +96,18 @@ static enum status open_source(struct restore *x, enum checkpoint_part part, uin
 		return st;
 	f->tensor = safetensors_all(f->s, &f->n);
 	f->target = calloc(f->n + 1, sizeof(*f->target));
-	if (!f->target)
-		return ST_NO_MEMORY;
-	if (f->n != n_wanted)
+	return f->target ? ST_OK : ST_NO_MEMORY;
+}
+
+/* Of what one part has of its own, or all have alike. */
+static enum status open_wanted(struct restore *x, enum checkpoint_part p, uint64_t n_wanted, struct source *f)
+{
+	const struct plan *plan = x->m->plan;
+	const bool own = p == CHECKPOINT_CARRY || p == CHECKPOINT_WINDOW;
+	enum status st = open_source(x, p, own ? plan->part : 0, own ? plan->n_parts : 1, f);
+	if (!st && f->n != n_wanted)
 		return wrong(x, ST_LAYOUT_MISMATCH, "%s: %zu tensors, the job needs %" PRIu64, f->name, f->n, n_wanted);
-	return ST_OK;
+	return st;
 }
 
 static void close_source(struct source *f)
@@ -109,12 +120,27 @@ static void close_source(struct source *f)
 
 /* ---- its bytes, in one pass: into the sum and into place ---- */
 
+/* What this part has of a role's data, were that of the whole arena: bytes [from, end). */
+static void own_bytes(const struct restore *x, enum segment_role role, uint64_t *from, uint64_t *end)
+{
+	const struct memory *m = x->m;
+	const bool by_share = role == SEG_MASTER || role == SEG_STATE0 || role == SEG_STATE1;
+	*from = by_share ? m->own * sizeof(float) : 0;
+	*end = by_share ? m->own_end * sizeof(float) : plan_role_bytes(m->plan, role);
+}
+
 static void put(const struct restore *x, const struct target *t, uint64_t offset, const unsigned char *data, size_t n)
 {
-	if (t->at)
+	uint64_t from, end, at = t->offset + offset;
+	if (t->at) {
 		memcpy(t->at + offset, data, n);
-	else
-		arith_need("restoring", x->arith->ops->write(x->arith, t->role, t->offset + offset, n, data));
+		return;
+	}
+	own_bytes(x, t->role, &from, &end);
+	const uint64_t first = at < from ? from : at, behind = at + n < end ? at + n : end;
+	if (first < behind)
+		arith_need("restoring",
+			   x->arith->ops->write(x->arith, t->role, first - from, behind - first, data + (first - at)));
 }
 
 static void scatter(const struct restore *x, const struct source *f, size_t *tensor, uint64_t at,
@@ -133,9 +159,9 @@ static void scatter(const struct restore *x, const struct source *f, size_t *ten
 	}
 }
 
-static enum status copy_data(struct restore *x, enum checkpoint_part part, const struct source *f, struct sha256 *sum)
+static enum status copy_data(struct restore *x, const struct source *f, struct sha256 *sum)
 {
-	uint64_t head = safetensors_data_offset(f->s), at = 0, bytes = x->r->file[part].bytes;
+	uint64_t head = safetensors_data_offset(f->s), at = 0, bytes = f->is->bytes;
 	size_t tensor = 0;
 	while (at < bytes) {
 		uint64_t border = at < head ? head : bytes; /* the header apart */
@@ -152,20 +178,20 @@ static enum status copy_data(struct restore *x, enum checkpoint_part part, const
 	return ST_OK;
 }
 
-static enum status read_source(struct restore *x, enum checkpoint_part part, const struct source *f)
+static enum status read_source(struct restore *x, const struct source *f)
 {
 	uint8_t is[SHA256_BYTES];
 	uint64_t bytes = safetensors_data_offset(f->s) + (f->n ? f->tensor[f->n - 1].end : 0);
-	if (bytes != x->r->file[part].bytes)
+	if (bytes != f->is->bytes)
 		return wrong(x, ST_CHECKSUM, "%s has %" PRIu64 " bytes, the manifest says %" PRIu64, f->name, bytes,
-			     x->r->file[part].bytes);
+			     f->is->bytes);
 	struct sha256 *sum = sha256_new();
 	if (!sum)
 		return ST_NO_MEMORY;
-	enum status st = copy_data(x, part, f, sum);
+	enum status st = copy_data(x, f, sum);
 	sha256_end(sum, is);
 	sha256_free(sum);
-	if (!st && memcmp(is, x->r->file[part].sha256, sizeof(is)))
+	if (!st && memcmp(is, f->is->sha256, sizeof(is)))
 		st = wrong(x, ST_CHECKSUM, "%s: its SHA-256 is not the manifest's", f->name);
 	if (!st)
 		FAILPOINT(engine_load_file_after);
@@ -176,19 +202,70 @@ static enum status restore_arrays(struct restore *x, enum checkpoint_part part)
 {
 	struct snapshot_list l;
 	struct source f = { .fd = -1 };
-	enum status st = snapshot_list_init(&l, x->m->plan, part, 0);
+	enum status st = snapshot_list_init(&l, x->m->plan, part, 0, snapshot_span_all(x->m->plan));
 	if (st || !l.n)
 		return st;
-	st = open_source(x, part, l.n, &f);
+	st = open_wanted(x, part, l.n, &f);
 	for (uint64_t i = 0; i < l.n && !st; i++)
 		st = match(x, &f, &l.entry[i].safe,
 			   (struct target){ l.section[l.entry[i].section].role, l.entry[i].offset, NULL });
 	if (!st)
-		st = read_source(x, part, &f);
+		st = read_source(x, &f);
 	close_source(&f);
 	snapshot_list_fini(&l);
 	return st;
 }
+
+/* ---- the optimizer state in shares ---- */
+
+/* Looks at all that the file has; *any: something of it is this part's. */
+static enum status match_share(struct restore *x, struct snapshot_cover *c, const struct source *f, bool *any)
+{
+	enum status st = ST_OK;
+	for (size_t i = 0; i < f->n && !st; i++) {
+		uint64_t entry = 0, first = 0, from, end;
+		st = snapshot_cover_add(c, f->name, &f->tensor[i], &entry, &first, x->why, x->n_why);
+		if (st)
+			break;
+		const struct snapshot_entry *e = &c->whole->entry[entry];
+		const uint64_t at = e->offset + first * sizeof(float);
+		f->target[i] = (struct target){ c->whole->section[e->section].role, at, NULL };
+		own_bytes(x, f->target[i].role, &from, &end);
+		*any |= at < end && at + (f->tensor[i].end - f->tensor[i].begin) > from;
+	}
+	return st;
+}
+
+/* The names in the files say what each has, so that shares may have been cut otherwise than this job's. Files that have
+ * nothing of this part's own are read by the parts that they concern. */
+static enum status restore_shares(struct restore *x)
+{
+	struct snapshot_list l;
+	struct snapshot_cover c = { .whole = NULL };
+	enum status st = snapshot_list_init(&l, x->m->plan, CHECKPOINT_OPTIMIZER, 0, snapshot_span_all(x->m->plan));
+	if (st || !l.n)
+		return st;
+	st = snapshot_cover_init(&c, &l);
+	for (uint32_t i = 0; i < x->r->n_shares && !st; i++) {
+		struct source f = { .fd = -1 };
+		bool any = false;
+		if (!x->r->share[i].bytes) /* a small arena leaves parts without a share */
+			continue;
+		st = open_source(x, CHECKPOINT_OPTIMIZER, i, x->r->n_shares, &f);
+		if (!st)
+			st = match_share(x, &c, &f, &any);
+		if (!st && any)
+			st = read_source(x, &f);
+		close_source(&f);
+	}
+	if (!st)
+		st = snapshot_cover_end(&c, x->why, x->n_why);
+	snapshot_cover_fini(&c);
+	snapshot_list_fini(&l);
+	return st;
+}
+
+/* ---- the open window ---- */
 
 static enum status restore_window(struct restore *x, struct control_state *s)
 {
@@ -198,11 +275,11 @@ static enum status restore_window(struct restore *x, struct control_state *s)
 	enum status st = data ? ST_OK : ST_NO_MEMORY;
 	snapshot_window_tensors(t, s->r.ranks, s->r.micro_size);
 	if (!st)
-		st = open_source(x, CHECKPOINT_WINDOW, WINDOW_TENSORS, &f);
+		st = open_wanted(x, CHECKPOINT_WINDOW, WINDOW_TENSORS, &f);
 	for (int i = 0; i < WINDOW_TENSORS && !st; i++)
 		st = match(x, &f, &t[i], (struct target){ .at = data + t[i].begin });
 	if (!st)
-		st = read_source(x, CHECKPOINT_WINDOW, &f);
+		st = read_source(x, &f);
 	if (!st && !snapshot_window_load(s, &x->m->page, t, data))
 		st = wrong(x, ST_MALFORMED, "%s: a state, a weight or a mark is none, or they are not %" PRIu64, f.name,
 			   s->r.count);
@@ -239,6 +316,8 @@ static enum status check(const struct restore *x, const struct control_state *s)
 	const struct engine_restore *r = x->r;
 	if (r->micro_size == 0 || r->micro_size > s->r.max_micro_size)
 		return wrong(x, ST_INVALID_ARGUMENT, "micro_size %u of at most %u", r->micro_size, s->r.max_micro_size);
+	if (r->n_shares == 1 || r->n_shares > ENGINE_SHARES)
+		return wrong(x, ST_INVALID_ARGUMENT, "%u shares, must be 0 or 2 to %d", r->n_shares, ENGINE_SHARES);
 	if (!(r->loss_scale > 0) || (r->carry && (!(r->sum_weight > 0) || r->last_rank >= s->r.ranks)))
 		return wrong(x, ST_MALFORMED, "the manifest's loss_scale, sum_weight or last_rank is out of range");
 	if (r->carry && (!commit_is_lr(r->window_lr) || r->lr_rank >= s->r.ranks))
@@ -258,7 +337,7 @@ enum status snapshot_restore(const struct memory *m, struct arith *arith, const 
 	if (!st)
 		st = restore_arrays(&x, CHECKPOINT_MODEL);
 	if (!st)
-		st = restore_arrays(&x, CHECKPOINT_OPTIMIZER);
+		st = r->n_shares ? restore_shares(&x) : restore_arrays(&x, CHECKPOINT_OPTIMIZER);
 	if (!st)
 		set_record(s, r);
 	if (!st && r->carry)

@@ -78,12 +78,14 @@ static enum status write_section(struct snapshot *s, struct checkpoint_writer *w
 				 uint32_t section)
 {
 	struct area *a = snapshot_area(s, l->section[section].role);
+	if (!a)
+		return ST_OK; /* nothing of this share has masters */
 	const unsigned char *held = NULL;
 	uint32_t have = UINT32_MAX;
 	enum status st = ST_OK;
 	for (uint64_t i = 0; i < l->n && !st; i++) {
 		const struct snapshot_entry *e = &l->entry[i];
-		uint64_t at = e->offset - a->offset, end = at + (e->safe.end - e->safe.begin);
+		uint64_t at = e->offset - a->start, end = at + (e->safe.end - e->safe.begin);
 		for (; e->section == section && at < end && !st;) {
 			uint32_t c = (uint32_t)(at / SNAPSHOT_CHUNK);
 			if (atomic_load_explicit(&s->stop, memory_order_relaxed))
@@ -149,7 +151,9 @@ static enum status write_arrays(struct snapshot *s, int dir_fd, enum checkpoint_
 	struct checkpoint_writer *w;
 	void *header = NULL;
 	size_t n_header;
-	enum status st = snapshot_list_init(&l, s->m->plan, part, s->x);
+	enum status st = snapshot_list_init(&l, s->m->plan, part, s->x,
+					    part == CHECKPOINT_OPTIMIZER ? snapshot_span_own(s->m->plan)
+									 : snapshot_span_all(s->m->plan));
 	if (!st && l.n)
 		st = make_header(&l, &header, &n_header, s->why, sizeof(s->why));
 	if (!st && l.n)
@@ -188,7 +192,7 @@ static enum status write_files(struct snapshot *s)
 	enum status st = checkpoint_make_dir(s->path, &s->dir, &fd, s->why, sizeof(s->why));
 	if (st)
 		return st;
-	if (s->with_state)
+	if (s->with_model)
 		st = write_arrays(s, fd, CHECKPOINT_MODEL);
 	if (!st && s->with_state)
 		st = write_arrays(s, fd, CHECKPOINT_OPTIMIZER);

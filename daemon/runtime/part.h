@@ -242,7 +242,8 @@ void part_on_save(struct part *, const struct save *);
 void part_saving_look(struct part *);
 void part_saving_on_answer(struct part *, const struct engine_answer *); /* of ENGINE_CHECKPOINT */
 void part_saving_on_engine_lost(struct part *);
-/* What a checkpoint of it takes on a disk, and what the sum adds to that inside a window; 0: it has no memory yet. */
+/* What a checkpoint of it takes on a disk, of a sharded job's part only its own files, and what the sum adds to that
+ * inside a window; 0: it has no memory yet. */
 void part_save_bytes(const struct part *, uint64_t *out_state, uint64_t *out_carry);
 
 /* ---- part_tensors.c: the set, from the journal, and packed ---- */

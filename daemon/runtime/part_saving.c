@@ -14,7 +14,7 @@ static bool on_begin(void *ctx, const struct save *w, uint64_t command)
 	struct engine_command c = { .op = ENGINE_CHECKPOINT,
 				    .id = command,
 				    .inside_window = w->inside_window,
-				    .window_only = w->window_only,
+				    .own_only = w->own_only,
 				    .n_present = (uint32_t)strlen(w->path) };
 	return part_engine_send(p, p->id, &c, w->path);
 }
@@ -93,10 +93,12 @@ void part_saving_on_engine_lost(struct part *p)
 
 void part_save_bytes(const struct part *p, uint64_t *out_state, uint64_t *out_carry)
 {
+	const bool saves_model = !p->number || !spec_is_sharded(p->spec);
 	*out_state = *out_carry = 0;
 	for (int i = 0; p->mem.wanted && i < p->mem.n; i++) {
 		uint32_t role = p->mem.wanted[i].role;
-		bool state = role == SEG_PARAMS || role == SEG_MASTER || role == SEG_STATE0 || role == SEG_STATE1;
+		bool state = role == SEG_MASTER || role == SEG_STATE0 || role == SEG_STATE1 ||
+			     (role == SEG_PARAMS && saves_model);
 		*out_state += state ? p->mem.wanted[i].bytes : 0;
 		*out_carry += role == SEG_ACCUM0 ? p->mem.wanted[i].bytes : 0;
 	}

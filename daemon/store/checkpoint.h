@@ -60,7 +60,7 @@ void checkpoint_final_path(char out[CHECKPOINT_MAX_PATH], const char *dir, const
 
 /* The directory of another part of the job, beside the one of the whole checkpoint, which is part 0's. */
 void checkpoint_part_path(char out[CHECKPOINT_MAX_PATH], const char *partial, uint32_t part);
-/* Of a job of several parts, before the seal, for each of them: moves the files of its open window, which its engine
+/* Of a job of several parts, before the seal, for each of them: moves the files of its own, which its engine
  * has written into its directory `made`, to `partial`, the directory `whole`, under their names by part, and deletes
  * its own directory. ST_IO_ERROR: one of the directories is another one by now, or a file could not be moved. */
 enum status checkpoint_gather(const char *partial, const struct checkpoint_dir *whole,

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Brings together what the engines of a job of several parts have written of one checkpoint: before the seal, gaccd
- * moves each part's files of the open window into the directory of the whole. In the pool; blocks. */
+ * moves each part's files, of the open window or of its share of the optimizer state, into the directory of the whole.
+ * In the pool; blocks. */
 #include "store/checkpoint_dirs.h"
 
 #include "base/log.h"
@@ -33,9 +34,9 @@ enum status checkpoint_open_made(const char *path, const struct checkpoint_dir *
 static enum status move_files(int from, int to, uint32_t part, const struct manifest *m, char *why, size_t n_why)
 {
 	char name[CHECKPOINT_FILE_NAME];
-	for (int p = CHECKPOINT_CARRY; p < CHECKPOINT_PARTS; p++) {
+	for (int p = CHECKPOINT_OPTIMIZER; p < CHECKPOINT_PARTS; p++) {
 		const char *written = checkpoint_part_name((enum checkpoint_part)p);
-		checkpoint_file_name(name, (enum checkpoint_part)p, part, m->n_parts);
+		checkpoint_file_name(name, (enum checkpoint_part)p, part, manifest_by_part(m));
 		if (m->part[part].file[p].bytes && renameat2(from, written, to, name, RENAME_NOREPLACE) < 0)
 			return checkpoint_failed("renaming to", name, errno, why, n_why);
 	}

@@ -20,54 +20,6 @@ struct decoded {
 	void *spec;
 };
 
-const char *checkpoint_part_name(enum checkpoint_part p)
-{
-	static const char *const names[CHECKPOINT_PARTS] = { "model.safetensors", "optimizer.safetensors",
-							     "carry.safetensors", "window.safetensors" };
-	return names[p];
-}
-
-/* ---- files ---- */
-
-void checkpoint_file_name(char out[CHECKPOINT_FILE_NAME], enum checkpoint_part p, uint32_t part, uint32_t n_parts)
-{
-	const char *name = checkpoint_part_name(p);
-	if (n_parts > 1 && p >= CHECKPOINT_CARRY)
-		snprintf(out, CHECKPOINT_FILE_NAME, "%.*s-%05" PRIu32 "-of-%05" PRIu32 "%s", (int)strcspn(name, "."),
-			 name, part + 1, n_parts, strchr(name, '.'));
-	else
-		snprintf(out, CHECKPOINT_FILE_NAME, "%s", name);
-}
-
-bool checkpoint_is_of_part(const char *name)
-{
-	char is[CHECKPOINT_FILE_NAME];
-	uint32_t part = 0, n = 0;
-	const char *numbers = strchr(name, '-');
-	if (!numbers || sscanf(numbers, "-%5" SCNu32 "-of-%5" SCNu32, &part, &n) != 2 || !part || part > n || n < 2)
-		return false;
-	for (int p = CHECKPOINT_CARRY; p < CHECKPOINT_PARTS; p++) {
-		checkpoint_file_name(is, (enum checkpoint_part)p, part - 1, n);
-		if (!strcmp(is, name))
-			return true;
-	}
-	return false;
-}
-
-const struct checkpoint_file *manifest_file(const struct manifest *m, uint32_t i, char name[CHECKPOINT_FILE_NAME])
-{
-	const uint32_t by_part = CHECKPOINT_PARTS - CHECKPOINT_CARRY;
-	if (i < CHECKPOINT_PARTS) {
-		checkpoint_file_name(name, (enum checkpoint_part)i, 0, 1);
-		return &m->file[i];
-	}
-	const uint32_t part = (i - CHECKPOINT_PARTS) / by_part, p = CHECKPOINT_CARRY + (i - CHECKPOINT_PARTS) % by_part;
-	if (part >= m->n_parts)
-		return NULL;
-	checkpoint_file_name(name, (enum checkpoint_part)p, part, m->n_parts);
-	return &m->part[part].file[p];
-}
-
 /* ---- writing ---- */
 
 static json_t *of_whole(uint64_t v)
@@ -157,14 +109,16 @@ static json_t *of_carry(const struct manifest_carry *c)
 			 "lr", of_real(c->lr), "lr_rank", of_whole(c->lr_rank));
 }
 
-/* Nothing where the window is of one part; else what each has of it. */
+/* What each of several parts has of the open window, and in how many shares the optimizer state is: nothing of a job
+ * that has neither. */
 static int put_parts(json_t *root, const struct manifest *m)
 {
 	json_t *list = m->n_parts ? json_array() : NULL;
 	int failures = 0;
 	for (uint32_t i = 0; list && i < m->n_parts; i++)
 		failures |= json_array_append_new(list, of_carry(&m->part[i].carry));
-	return m->n_parts ? json_object_set_new(root, "parts", whole_or_none(list, failures)) : 0;
+	failures = m->n_parts ? json_object_set_new(root, "parts", whole_or_none(list, failures)) : 0;
+	return m->n_shares ? failures | json_object_set_new(root, "shares", of_whole(m->n_shares)) : failures;
 }
 
 /* Into a buffer of its own size: json_dumps, when its own cannot grow, leaves a key out and says nothing. */
@@ -189,7 +143,8 @@ enum status manifest_encode(const struct manifest *m, char **out, size_t *out_n)
 	json_t *root = json_pack(
 		"{s:s, s:i, s:s, s:o, s:o, s:o, s:o, s:o, s:b, s:o, s:o, s:s, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
 		"format", FORMAT, "version",
-		m->n_parts     ? 3
+		m->n_shares    ? 4
+		: m->n_parts   ? 3
 		: m->n_updates ? 2
 			       : 1,
 		"gacc", GACC_VERSION, "id", of_whole(m->id), "job", job, "created_unix_nanos",
@@ -337,18 +292,29 @@ static bool file(const json_t *v, struct manifest *m)
 	return false;
 }
 
+/* Shares are by part, and a whole optimizer state is not. */
+static bool has_state(const struct manifest *m)
+{
+	bool by_part = false;
+	for (uint32_t i = 0; i < manifest_by_part(m); i++)
+		by_part |= m->part[i].file[CHECKPOINT_OPTIMIZER].bytes > 0;
+	return m->n_shares ? !m->file[CHECKPOINT_OPTIMIZER].bytes : !by_part;
+}
+
 /* A sum and who is in it come together; where the parts have them, some part has. */
 static bool has_window(const struct manifest *m)
 {
 	const struct checkpoint_file *f = m->file;
 	bool sum = f[CHECKPOINT_CARRY].bytes, who = f[CHECKPOINT_WINDOW].bytes, good = true, any = false;
-	for (uint32_t i = 0; i < m->n_parts; i++) {
+	for (uint32_t i = 0; i < manifest_by_part(m); i++) {
 		f = m->part[i].file;
 		good &= !f[CHECKPOINT_CARRY].bytes == !f[CHECKPOINT_WINDOW].bytes;
 		any |= f[CHECKPOINT_CARRY].bytes > 0;
 	}
 	if (m->n_parts)
 		return good && any && m->inside_window && !sum && !who;
+	if (m->n_shares && (any || m->inside_window)) /* it has parts, and they have none of it */
+		return false;
 	return sum == m->inside_window && who == m->inside_window;
 }
 
@@ -359,7 +325,7 @@ static bool files(const json_t *v, struct manifest *m)
 	if (!json_is_array(v))
 		return false;
 	json_array_foreach(v, i, item) if (!file(item, m)) return false;
-	return m->file[CHECKPOINT_MODEL].bytes && has_window(m);
+	return m->file[CHECKPOINT_MODEL].bytes && has_state(m) && has_window(m);
 }
 
 /* Each of these says which key is missing or wrong; NULL: all are good. */
@@ -396,6 +362,15 @@ static bool parts(const json_t *v, struct manifest *m)
 	return true;
 }
 
+/* Only of a job with sharding: full, whose parts they are. */
+static bool shares(const json_t *v, struct manifest *m)
+{
+	if (!v)
+		return true;
+	return whole32(v, &m->n_shares) && m->n_shares >= 2 && m->n_shares <= MANIFEST_MAX_PARTS &&
+	       (!m->n_parts || m->n_parts == m->n_shares);
+}
+
 static const char *wrong_key(json_t *o, struct decoded *d)
 {
 	struct manifest *m = &d->m;
@@ -419,6 +394,7 @@ static const char *wrong_key(json_t *o, struct decoded *d)
 	if ((key = wrong_carry(json_object_get(o, "carry"), &m->carry)))
 		return key;
 	NEED(parts, o, "parts", m);
+	NEED(shares, o, "shares", m);
 	NEED(last, o, "last", m);
 	NEED(updates, o, "updates", m);
 	NEED(spec, o, "spec", d);

@@ -14,8 +14,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* A manifest has the lowest version whose readers understand it: 2 has updates, 3 an open window of several parts. */
-#define MANIFEST_VERSION 3
+/* A manifest has the lowest version whose readers understand it: 2 has updates, 3 an open window of several parts, 4
+ * the optimizer state in shares. */
+#define MANIFEST_VERSION 4
 #define MANIFEST_MAX_BYTES (UINT64_C(256) << 20) /* a million tensors with names of 150 bytes */
 #define MANIFEST_MAX_VALUES 64
 #define MANIFEST_MAX_UPDATES 65
@@ -32,10 +33,10 @@ enum checkpoint_part {
 const char *checkpoint_part_name(enum checkpoint_part); /* "model.safetensors" */
 
 #define CHECKPOINT_FILE_NAME 48
-/* The same, but for CARRY and WINDOW of a job of several parts, each of which has its own:
- * "carry-00001-of-00004.safetensors" is part 0's. */
+/* The same, but for the files that each of several parts has of its own: "carry-00001-of-00004.safetensors" is part
+ * 0's. There is no such MODEL. */
 void checkpoint_file_name(char out[CHECKPOINT_FILE_NAME], enum checkpoint_part, uint32_t part, uint32_t n_parts);
-/* True for the name of a CARRY or a WINDOW by part. */
+/* True for the name of a file by part. */
 bool checkpoint_is_of_part(const char *name);
 
 /* bytes 0: the checkpoint has no such file. */
@@ -71,7 +72,7 @@ struct manifest_carry {
 /* What one of several parts has of it. */
 struct manifest_part {
 	struct manifest_carry carry;
-	struct checkpoint_file file[CHECKPOINT_PARTS]; /* CARRY and WINDOW alone */
+	struct checkpoint_file file[CHECKPOINT_PARTS]; /* CARRY and WINDOW; OPTIMIZER of a share; no MODEL */
 };
 
 struct manifest {
@@ -91,6 +92,9 @@ struct manifest {
 	struct manifest_carry carry; /* of the open window; of all parts together */
 	/* inside a window of a job of several parts, whose files CARRY and WINDOW are here; else 0 */
 	uint32_t n_parts;
+	/* of a job with sharding: full: its parts, each of which has the OPTIMIZER of its share here; else 0. Both
+	   numbers are the same where neither is 0 */
+	uint32_t n_shares;
 	struct manifest_part part[MANIFEST_MAX_PARTS];
 	/* the last outcome; none before the first */
 	struct manifest_value last[MANIFEST_MAX_VALUES];
@@ -101,6 +105,12 @@ struct manifest {
 	size_t n_spec;
 	struct checkpoint_file file[CHECKPOINT_PARTS];
 };
+
+/* How many parts have files of their own in it: 0 or at least 2. */
+static inline uint32_t manifest_by_part(const struct manifest *m)
+{
+	return m->n_shares ? m->n_shares : m->n_parts;
+}
 
 /* The i-th file that it can have, from 0, and its name; NULL: there are no more. Its bytes are 0 where it has not. */
 const struct checkpoint_file *manifest_file(const struct manifest *, uint32_t i, char name[CHECKPOINT_FILE_NAME]);

@@ -122,9 +122,6 @@ def test_memory_of_each_part_is_smaller(d):
     ({"shard_threshold": 1000}, "shares are cut from the flat arena"),
     ({"optimizer": OPTIMIZERS["lamb"]}, "ratios are of whole tensors"),
     ({"optimizer": {"type": "client"}}, "the trainers hold the parameters"),
-    ({"checkpoint": {"every_steps": 5}}, "not saved yet"),
-    ({"checkpoint": {"at_end": True}}, "not saved yet"),
-    ({"restore_from": "/nowhere"}, "does not begin a job with sharding: full yet"),
 ])
 def test_what_cannot_be_sharded(d, more, words):
     with pytest.raises(GaccError) as e:
@@ -132,12 +129,10 @@ def test_what_cannot_be_sharded(d, more, words):
     assert e.value.reason == "INVALID_SPEC" and words in str(e.value)
 
 
-def test_what_needs_the_whole_state_is_refused(d):
+def test_what_needs_the_whole_sum_is_refused(d):
     with Team(d, spec(2), TENSORS) as team:
         team.window(work(0, TENSORS))
         cli = Cli(d.dir, d.endpoint)
-        cli.run("checkpoint", "save", team.job, code=2)
-        assert "jobs with sharding: full are not saved yet" in cli.err
         cli.run("norms", team.job, code=2)
         assert "no part has the whole sum" in cli.err
 

@@ -100,6 +100,8 @@ static struct placement restored(void)
 	some_restore.from.applied_step = 799;
 	some_restore.from.micro_size = MAX_MICRO;
 	some_restore.from.same_ranges = some_restore.from.carry = 1; /* they are bool on the wire */
+	some_restore.from.n_shares = ENGINE_SHARES;
+	some_restore.from.reserved = 0;
 	memset(path, 'x', sizeof(path));
 	path[0] = '/';
 	some_restore.path = path;
@@ -241,7 +243,7 @@ START_TEST(senseless_restores_are_refused)
 }
 END_TEST
 
-/* Files that are altered on the way: one less, or a sum that is cut. */
+/* Files that are altered on the way: a wrong number of them, or a sum that is cut. */
 START_TEST(other_files_are_refused)
 {
 	struct placement p = restored();
@@ -251,14 +253,17 @@ START_TEST(other_files_are_refused)
 	p.tensors = NULL;
 	void *bytes = placement_pack(&p, &n);
 	Gacc__Internal__V1__Placement *m = gacc__internal__v1__placement__unpack(NULL, n, bytes);
-	size_t *of = _i ? &m->restore->file[3]->sha256.len : &m->restore->n_file, was = *of;
-	--*of;
+	size_t *const alter[] = { &m->restore->n_file, &m->restore->file[3]->sha256.len, &m->restore->n_share,
+				  &m->restore->share[15]->sha256.len };
+	size_t *of = alter[_i], was = *of;
+	*of = _i == 2 ? 1 : was - 1;
 	n = gacc__internal__v1__placement__pack(m, bytes);
 	*of = was;
 	gacc__internal__v1__placement__free_unpacked(m, NULL);
 	ck_assert_int_eq(placement_unpack(bytes, n, p.tensors, &back, why, sizeof(why)), ST_VERSION_SKEW);
-	ck_assert_str_eq(why, _i ? "RestoreFile.sha256 has 31 bytes, and must have 32"
-				 : "Restore.file has 3 files, and must have 4");
+	ck_assert_str_eq(why, _i % 2 ? "RestoreFile.sha256 has 31 bytes, and must have 32"
+			      : _i   ? "Restore.share has 1 files, and must have none, or 2..16"
+				     : "Restore.file has 3 files, and must have 4");
 	free(bytes);
 }
 END_TEST
@@ -302,7 +307,7 @@ int main(void)
 	tcase_add_test(c, senseless_placements_are_refused);
 	tcase_add_test(c, a_restore_comes_back);
 	tcase_add_test(c, senseless_restores_are_refused);
-	tcase_add_loop_test(c, other_files_are_refused, 0, 2);
+	tcase_add_loop_test(c, other_files_are_refused, 0, 4);
 	tcase_add_loop_test(c, any_bytes_are_read_or_refused, 0, 2);
 	return suite_run(s);
 }

@@ -22,7 +22,7 @@ static struct save full_save(void)
 			  .number = 105,
 			  .window = 106,
 			  .inside_window = true,
-			  .window_only = true };
+			  .own_only = true };
 	memset(s.path, 'x', SAVE_MAX_PATH);
 	s.path[0] = '/';
 	return s;
@@ -85,7 +85,7 @@ START_TEST(a_wish_comes_back)
 	ck_assert_uint_eq(back.term, 104);
 	ck_assert_uint_eq(back.number, 105);
 	ck_assert_uint_eq(back.window, 106);
-	ck_assert(back.inside_window && back.window_only);
+	ck_assert(back.inside_window && back.own_only);
 	ck_assert_str_eq(back.path, s.path);
 	ck_assert_uint_eq(strlen(back.path), SAVE_MAX_PATH);
 }
@@ -163,7 +163,7 @@ START_TEST(what_no_gaccd_sends_is_refused)
 	struct save s = full_save(), back;
 	struct part_saved is = full_saved(), other;
 	size_t n;
-	s.window_only = false; /* which lies behind the path */
+	s.own_only = false; /* which lies behind the path */
 	uint8_t *bytes = save_pack(&s, &n);
 	bytes[n - 1] = '\0';
 	ck_assert_int_eq(save_unpack(bytes, n, &back, why, sizeof(why)), ST_VERSION_SKEW);

@@ -98,8 +98,11 @@ END_TEST
 /* A communicator that cannot be joined is told by a vote against its own number. */
 START_TEST(joining_that_fails_is_a_vote)
 {
+	ck_assert(job_can_checkpoint(job));
 	order_commit(4);
+	ck_assert(!job_can_checkpoint(job));
 	answer_commit(ST_UNAVAILABLE, WINDOW_APPLYING, 0);
+	ck_assert(!job_can_checkpoint(job)); /* half of it is of another step */
 	order_commit(10);
 	answer_join(ST_OK, "mine");
 	give_board(2, 10, LIFE, "mine");

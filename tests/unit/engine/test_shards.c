@@ -2,8 +2,10 @@
 /* Steps of a sharded job: real engines over Gloo; the test is gaccd and the coordinator. The bits of each step are
  * those of the same parts unsharded, also when engines die between record and next window. */
 #include "parts_rig.h"
+#include "support/scratch.h"
 #include "support/suite.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -367,15 +369,47 @@ START_TEST(wrong_bytes_show_in_the_digest)
 }
 END_TEST
 
-START_TEST(what_needs_the_whole_state_is_refused)
+static struct engine_answer save(uint32_t part, const char *path)
 {
-	struct rig_config c = job_of(2, true);
-	c.sharded = true;
-	begin(&sharded, 2, &c);
-	struct engine_command save = { .op = ENGINE_CHECKPOINT, .n_present = 2 };
-	const uint64_t id = rig_send_with(&sharded.rig[0], save, "/x");
-	ck_assert_uint_eq(parts_answer_to(&sharded, 0, id).status, ST_NOT_SUPPORTED);
-	parts_close(&sharded);
+	const struct engine_command c = { .op = ENGINE_CHECKPOINT,
+					  .own_only = part > 0,
+					  .n_present = (uint32_t)strlen(path) };
+	return parts_answer_to(&sharded, part, rig_send_with(&sharded.rig[part], c, path));
+}
+
+/* Part 0 the parameters, and each its share: as of the same step. Half through an update there is nothing to save. */
+START_TEST(each_part_saves_its_share_between_windows)
+{
+	char dir[SCRATCH_PATH], path[SCRATCH_PATH + 16], command[SCRATCH_PATH + 16];
+	ck_assert(scratch_make(dir));
+	begin_both(2, job_of(2, false));
+	vote(1, 1);
+	parts_commit_all(&whole, 1, APPLIED);
+	const uint64_t id = send_commit(1, 1);
+	struct engine_answer a;
+	for (rig_read(&sharded.rig[1]); sharded.rig[1].state.r.phase != WINDOW_APPLYING; rig_read(&sharded.rig[1]))
+		usleep(1000);
+	snprintf(path, sizeof(path), "%s/early", dir);
+	const struct engine_command early = { .op = ENGINE_CHECKPOINT, .n_present = (uint32_t)strlen(path) };
+	a = parts_answer_to(&sharded, 1, rig_send_with(&sharded.rig[1], early, path));
+	ck_assert_uint_eq(a.status, ST_NOT_READY);
+	const uint64_t other = send_commit(0, 1);
+	ck_assert_uint_eq(parts_answer_to(&sharded, 0, other).status, ST_OK);
+	ck_assert_uint_eq(parts_answer_to(&sharded, 1, id).status, ST_OK);
+	rig_read(&whole.rig[0]);
+	const uint64_t digest = whole.rig[0].state.r.params_digest;
+	for (uint32_t s = 0; s < 2; s++) {
+		snprintf(path, sizeof(path), "%s/%u", dir, s);
+		a = save(s, path);
+		ck_assert_msg(!a.status, "%s", a.text);
+		ck_assert_uint_eq(a.applied_step, 1);
+		ck_assert_uint_eq(a.digest, digest);
+		ck_assert(!a.file[0].bytes == (s > 0)); /* the model */
+		ck_assert(a.file[1].bytes && !a.file[2].bytes && !a.file[3].bytes);
+	}
+	snprintf(command, sizeof(command), "rm -rf %s", dir);
+	ck_assert_int_eq(system(command), 0);
+	end();
 }
 END_TEST
 
@@ -392,7 +426,7 @@ int main(void)
 	tcase_add_loop_test(t, a_commit_at_hand_ends_by_what_comes_next, 0, ENDINGS);
 	tcase_add_test(t, other_outcomes_gather_nothing);
 	tcase_add_loop_test(t, wrong_bytes_show_in_the_digest, 0, 2);
-	tcase_add_test(t, what_needs_the_whole_state_is_refused);
+	tcase_add_test(t, each_part_saves_its_share_between_windows);
 	suite_add_tcase(s, t);
 	return suite_run(s);
 }

@@ -185,7 +185,7 @@ END_TEST
 /* As a part of a job does whose first part saves the rest: the same two files, and no others. */
 START_TEST(a_window_is_saved_alone)
 {
-	const struct engine_command c = { .op = ENGINE_CHECKPOINT, .inside_window = 1, .window_only = 1 };
+	const struct engine_command c = { .op = ENGINE_CHECKPOINT, .inside_window = 1, .own_only = 1 };
 	struct rig_config small = config(0);
 	open_trained(&rig, &small);
 	rig_fill_slot(&rig, 0, 50);

@@ -46,10 +46,15 @@ static enum status write_part(int dir_fd, uint64_t id, enum checkpoint_part part
 	return checkpoint_finish(w, out, why, sizeof(why));
 }
 
-/* Some are of two parts, inside a window. */
+/* Some are of two parts, inside a window, and some of these of a sharded job. */
 static uint32_t n_parts_of(uint64_t id)
 {
 	return id % 2 ? 1 : 2;
+}
+
+static bool is_sharded(uint64_t id)
+{
+	return id % 4 == 2;
 }
 
 /* What one engine writes. */
@@ -62,8 +67,9 @@ static enum status write_parts(const char *partial, uint64_t id, uint32_t of, st
 	enum status st = checkpoint_make_dir(path, made, &fd, why, sizeof(why));
 	if (st)
 		return st;
-	for (int i = of ? CHECKPOINT_CARRY : CHECKPOINT_MODEL; i < CHECKPOINT_PARTS && !st; i++)
-		if (i < CHECKPOINT_CARRY)
+	const int first = !of ? CHECKPOINT_MODEL : is_sharded(id) ? CHECKPOINT_OPTIMIZER : CHECKPOINT_CARRY;
+	for (int i = first; i < CHECKPOINT_PARTS && !st; i++)
+		if (i < (is_sharded(id) ? CHECKPOINT_OPTIMIZER : CHECKPOINT_CARRY))
 			st = write_part(fd, id, (enum checkpoint_part)i, i, &m->file[i]);
 		else if (n_parts_of(id) > 1)
 			st = write_part(fd, id, (enum checkpoint_part)i, i + (int)of, &m->part[of].file[i]);
@@ -91,6 +97,7 @@ static struct manifest example(uint64_t id)
 	memcpy(m.uuid, uuid, 16);
 	if (n_parts_of(id) > 1) {
 		m.n_parts = n_parts_of(id);
+		m.n_shares = is_sharded(id) ? n_parts_of(id) : 0;
 		m.inside_window = true;
 	}
 	return m;
@@ -186,11 +193,12 @@ static void check_files(const char *final, uint64_t id, const struct manifest *m
 		if (!f->bytes)
 			continue;
 		/* a part has its number added */
-		check_file(final, id, (int)(i < CHECKPOINT_PARTS ? i : CHECKPOINT_CARRY + (i - 4) % 2 + (i - 4) / 2),
-			   name, f, uid);
+		check_file(final, id,
+			   (int)(i < CHECKPOINT_PARTS ? i : CHECKPOINT_OPTIMIZER + (i - 4) % 3 + (i - 4) / 3), name, f,
+			   uid);
 		n++;
 	}
-	if (n != (n_parts_of(id) > 1 ? 6 : 2))
+	if (n != (is_sharded(id) ? 7 : n_parts_of(id) > 1 ? 6 : 2))
 		script_fail("checkpoint %" PRIu64 " has %u files", id, n);
 }
 

@@ -96,11 +96,14 @@ START_TEST(wrong_manifests_are_refused)
 		const char *from, *to, *says;
 		enum status status;
 	} changes[] = {
-		{ "\"version\": 1", "\"version\": 4", "version 4", ST_VERSION_SKEW },
+		{ "\"version\": 1", "\"version\": 5", "version 5", ST_VERSION_SKEW },
 		{ "\"version\": 1", "\"version\": 0", "version 0", ST_VERSION_SKEW },
 		{ "\"updates\": []", "\"updates\": {}", "\"updates\"", ST_MALFORMED },
 		{ "\"updates\": []", "\"updates\": [{\"window\": 3}]", "\"updates\"", ST_MALFORMED },
 		{ "\"updates\": []", "\"updates\": [{\"window\": -3, \"values\": {}}]", "\"updates\"", ST_MALFORMED },
+		{ "\"updates\": []", "\"updates\": [], \"shares\": 1", "\"shares\"", ST_MALFORMED },
+		{ "\"updates\": []", "\"updates\": [], \"shares\": 17", "\"shares\"", ST_MALFORMED },
+		{ "\"updates\": []", "\"updates\": [], \"shares\": 2", "\"files\"", ST_MALFORMED },
 		{ "gacc checkpoint", "other", "not the manifest", ST_MALFORMED },
 		{ "\"window\": 20", "\"window\": -1", "\"window\"", ST_MALFORMED },
 		{ "\"window\": 20", "\"window\": 20, \"window\": 21", "duplicate", ST_MALFORMED },
@@ -174,7 +177,7 @@ int main(void)
 	tcase_add_test(c, sealing_overwrites_nothing);
 	tcase_add_test(c, only_the_files_of_the_manifest_are_sealed);
 	tcase_add_test(c, what_may_not_be_read_is_said_with_who);
-	tcase_add_loop_test(c, wrong_manifests_are_refused, 0, 18);
+	tcase_add_loop_test(c, wrong_manifests_are_refused, 0, 21);
 	tcase_add_test(c, a_full_disk_is_an_error);
 	return suite_run(s);
 }

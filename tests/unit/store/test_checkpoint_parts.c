@@ -163,10 +163,12 @@ START_TEST(names_by_part)
 					     "carry-00001-of-00001.safetensors",
 					     "carry-1-of-3.safetensors",
 					     "model-00001-of-00003.safetensors",
+					     "optimizer-00000-of-00003.safetensors",
 					     "carry-00001-of-00003.safetensors.mine",
 					     "a-carry-00001-of-00003.safetensors" };
 	ck_assert(checkpoint_is_of_part("carry-00003-of-00003.safetensors"));
 	ck_assert(checkpoint_is_of_part("window-00001-of-00016.safetensors"));
+	ck_assert(checkpoint_is_of_part("optimizer-00002-of-00004.safetensors"));
 	for (size_t i = 0; i < sizeof(wrong) / sizeof(*wrong); i++)
 		ck_assert_msg(!checkpoint_is_of_part(wrong[i]), "%s", wrong[i]);
 }
@@ -204,6 +206,88 @@ START_TEST(wrong_manifests_of_parts_are_refused)
 }
 END_TEST
 
+/* Between windows: of the parts only the optimizer state. Part EMPTY has no share, as in a small arena. */
+static void write_shares(struct manifest *m)
+{
+	char path[CHECKPOINT_MAX_PATH];
+	int fd;
+	*m = example();
+	m->n_shares = PARTS;
+	m->inside_window = false;
+	for (uint32_t i = 0; i < PARTS; i++) {
+		checkpoint_part_path(path, partial, i);
+		ck_assert_int_eq(checkpoint_make_dir(path, &of[i], &fd, why, sizeof(why)), ST_OK);
+		if (!i)
+			write_file(fd, CHECKPOINT_MODEL, "model", &m->file[CHECKPOINT_MODEL]);
+		if (i != EMPTY)
+			write_file(fd, CHECKPOINT_OPTIMIZER, i ? "share 1" : "share 0",
+				   &m->part[i].file[CHECKPOINT_OPTIMIZER]);
+		close(fd);
+	}
+}
+
+START_TEST(each_part_has_its_share_in_the_whole)
+{
+	struct manifest m, *r;
+	uint8_t sum[32];
+	uint32_t owner;
+	write_shares(&m);
+	for (uint32_t i = 0; i < PARTS; i++)
+		ck_assert_msg(!gather(&m, i), "%s", why);
+	ck_assert_msg(!checkpoint_seal(partial, &of[0], final, &m, geteuid(), getegid(), sum, why, sizeof(why)), "%s",
+		      why);
+	ck_assert_msg(!checkpoint_load(final, &r, &owner, why, sizeof(why)), "%s", why);
+	ck_assert(r->n_shares == PARTS && !r->n_parts && !r->inside_window && !r->file[CHECKPOINT_OPTIMIZER].bytes);
+	for (uint32_t i = 0; i < PARTS; i++)
+		ck_assert_mem_eq(r->part[i].file, m.part[i].file, sizeof(m.part[i].file));
+	manifest_free(r);
+	holds("optimizer-00001-of-00003.safetensors", "share 0");
+	holds("optimizer-00002-of-00003.safetensors", "share 1");
+	for (uint32_t i = 0; i < PARTS; i++)
+		ck_assert(!is_there(partial, i));
+	ck_assert_msg(!checkpoint_remove(final, why, sizeof(why)), "%s", why);
+	ck_assert(!is_there(final, 0));
+}
+END_TEST
+
+START_TEST(wrong_manifests_of_shares_are_refused)
+{
+	struct manifest m, *r;
+	const char *says = "\"files\"";
+	char *text;
+	size_t n;
+	write_shares(&m);
+	switch (_i) {
+	case 0: /* a whole state, too */
+		m.file[CHECKPOINT_OPTIMIZER] = m.part[0].file[CHECKPOINT_OPTIMIZER];
+		break;
+	case 1: /* an open window that no part has */
+		m.inside_window = true;
+		break;
+	case 2: /* a window of parts that says nothing of them */
+		m.part[1].file[CHECKPOINT_CARRY] = m.part[1].file[CHECKPOINT_WINDOW] = m.file[CHECKPOINT_MODEL];
+		break;
+	case 3: /* or that is whole */
+		m.file[CHECKPOINT_CARRY] = m.file[CHECKPOINT_WINDOW] = m.file[CHECKPOINT_MODEL];
+		m.inside_window = true;
+		break;
+	case 4: /* shares without their number */
+		m.n_shares = 0;
+		m.n_parts = PARTS;
+		m.inside_window = true;
+		m.part[0].file[CHECKPOINT_CARRY] = m.part[0].file[CHECKPOINT_WINDOW] = m.file[CHECKPOINT_MODEL];
+		break;
+	default: /* other parts than shares */
+		m.n_parts = 2;
+		says = "\"shares\"";
+	}
+	ck_assert_int_eq(manifest_encode(&m, &text, &n), ST_OK);
+	ck_assert_int_eq(manifest_decode("m", text, n, &r, why, sizeof(why)), ST_MALFORMED);
+	ck_assert_msg(strstr(why, says), "%s", why);
+	free(text);
+}
+END_TEST
+
 int main(void)
 {
 	log_init("test", LOG_TEXT, LOG_ERROR);
@@ -218,5 +302,7 @@ int main(void)
 	tcase_add_test(c, a_file_that_is_not_gathered_is_not_sealed);
 	tcase_add_test(c, names_by_part);
 	tcase_add_loop_test(c, wrong_manifests_of_parts_are_refused, 0, 5);
+	tcase_add_test(c, each_part_has_its_share_in_the_whole);
+	tcase_add_loop_test(c, wrong_manifests_of_shares_are_refused, 0, 6);
 	return suite_run(s);
 }
