@@ -81,7 +81,7 @@ HELLOS = [
 FRAMES = [
     said_hello("welcome-from-a-node", "Welcome has come from a node", {"welcome": dict(link=1, term=1, coordinator="a", lease_ms=5000)}),
     said_hello("no-lease", "Welcome.lease_ms is 0, and must be", {"welcome": dict(link=1, term=1, coordinator="a")}),
-    said_hello("unknown-kind", "Carried.kind is 14, and 13 is the last that is known", carried(kind=14)),
+    said_hello("unknown-kind", "Carried.kind is 18, and 17 is the last that is known", carried(kind=18)),
     said_hello("highest-kind", f"Carried.kind is {MAX32}", carried(kind=MAX32)),
     *(said_hello(f"{kind}-from-a-node", f"Carried.kind is {KINDS[kind]}, which coordinators send", carried(kind=KINDS[kind])) for kind in DOWN),
     said_hello("no-job", "Carried.job_id is missing", carried(job_id=0)),
