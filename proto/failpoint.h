@@ -70,7 +70,8 @@
 	PLAIN(engine, engine_piece_summed, "parts: a piece of the sum over all is taken")                              \
 	PLAIN(engine, engine_reduce_done, "parts: the sum over all is here, on the thread that takes it")              \
 	PLAIN(engine, engine_sum_taken, "parts: the main thread knows, the norm is not known")                         \
-	PLAIN(engine, engine_share_updated, "parts: sharded, this one's share is updated, nobody has it")              \
+	PLAIN(engine, engine_share_piece, "parts: sharded, a piece of its share is updated, nobody has it")            \
+	PLAIN(engine, engine_share_updated, "parts: sharded, this one's share is updated, its digests are known")      \
 	PLAIN(engine, engine_shares_gathered, "parts: sharded, all shares are here, on the thread that takes them")    \
 	PLAIN(engine, engine_shares_here, "parts: sharded, the main thread knows, their digest is not known")          \
 	PLAIN(engine, engine_vote_withdrawn, "parts: the vote of a failed attempt is taken back")                      \

@@ -28,6 +28,7 @@ enum segment_role {
 	SEG_MASTER = 6,	 /* f32 master of 16-bit parameters */
 	SEG_STATE0 = 7,	 /* optimizer state: momentum buffer, or m */
 	SEG_STATE1 = 8,	 /* v */
+	SEG_DEVICE = 9,	 /* of a job on a device: what its engine's next life must find there */
 	SEG_SLOT = 16	 /* index = slot */
 };
 
@@ -53,6 +54,15 @@ struct segment_owner {
 	uint64_t crc; /* XXH3-64 of the header's crc and the uuid */
 };
 _Static_assert(sizeof(struct segment_owner) == 24, "segment_owner is a format");
+
+/* Of a slot, right behind the owner: the session whose device may write to it, also after its process has died. All
+ * zeros: no device does. Trainers can write this, as all of a slot, and harm only themselves. */
+struct segment_device {
+	uint64_t sgen;
+	uint32_t rank; /* the job's number */
+	uint32_t used; /* 1 */
+};
+_Static_assert(sizeof(struct segment_device) == 16, "segment_device is a format");
 
 /* Phase of the window on this engine; docs/protocol.md has the state table. */
 enum window_phase {
@@ -85,9 +95,10 @@ struct control_record {
 	uint64_t incarnation; /* of the gaccd that started the writing engine */
 	uint64_t window;
 	uint64_t applied_step;
-	uint32_t phase;	 /* enum window_phase */
-	uint32_t x;	 /* P[x] is the accumulator */
-	uint32_t filled; /* P[x] holds a sum; 0: contributes zeros */
+	uint32_t phase; /* enum window_phase */
+	uint32_t x;	/* P[x] is the accumulator */
+	/* 1: P[x] holds a sum; 0: contributes zeros. Of a job without accumulators 1 + the slot that is the sum */
+	uint32_t filled;
 	uint32_t ranks;
 	uint32_t micro_size; /* of this window */
 	uint32_t max_micro_size;
