@@ -7,6 +7,7 @@
 #include "coll/coll_gloo.h"
 #include "host/conf.h"
 #include "edge/daemon.h"
+#include "edge/upgrade_check.h"
 #include "launch/launcher.h"
 #include "host/fdstore.h"
 #include "host/supervise.h"
@@ -33,12 +34,15 @@ static const char usage[] =
 	"  gaccd --set runtime_dir=/tmp/g --set state_dir=/tmp/g/state     as any user; "
 	"GACC_ENDPOINT=/tmp/g/gaccd.sock\n"
 	"  gaccd --check-config --config gaccd.yaml\n"
+	"  gaccd --check-upgrade --config gaccd.yaml\n"
 	"  gaccd --accept-journal-loss --config gaccd.yaml\n"
 	"\n"
 	"  -c, --config FILE     configuration (default: " CONF_DEFAULT_FILE ", if it is there)\n"
 	"  -s, --set KEY=VALUE   overrides file and environment; may be repeated\n"
 	"      --check-config    read the configuration, say what is wrong with it, and exit\n"
 	"      --print-config    print every key, its value and where it came from, and exit\n"
+	"      --check-upgrade   say what becomes of this node's jobs if this gaccd takes over from the one before, "
+	"and exit\n"
 	"      --supervise       run gaccd as a child, keep its memory, restart it when it dies\n"
 	"      --accept-journal-loss    when gaccd does not start because records of its journal are missing or "
 	"altered: copies the\n"
@@ -46,6 +50,8 @@ static const char usage[] =
 	"      --version\n"
 	"  -h, --help\n"
 	"\n"
+	"Exit codes of --check-upgrade: 0 jobs go on; 1 not known; 3 jobs wait, or their ranks are started again; 4 "
+	"jobs would be lost.\n"
 	"Exit codes: 0 stopped; 1 cannot run; 2 wrong arguments or configuration; 74 the journal cannot be written, or "
 	"lacks records;\n"
 	"78 as 2, and a service manager keeps memory of jobs.\n";
@@ -54,16 +60,26 @@ struct options {
 	const char *file;
 	const char *set[MAX_SET + 1];
 	int n_set;
-	bool engine, supervise, check, print, launch, accept_loss;
+	bool engine, supervise, check, print, launch, accept_loss, check_upgrade;
 	struct launcher_args launcher;
 };
 
-enum { OPT_ENGINE = 256, OPT_SUPERVISE, OPT_CHECK, OPT_PRINT, OPT_VERSION, OPT_LAUNCHER, OPT_ACCEPT_LOSS };
+enum {
+	OPT_ENGINE = 256,
+	OPT_SUPERVISE,
+	OPT_CHECK,
+	OPT_PRINT,
+	OPT_VERSION,
+	OPT_LAUNCHER,
+	OPT_ACCEPT_LOSS,
+	OPT_CHECK_UPGRADE
+};
 
 static const struct option long_options[] = { { "config", required_argument, NULL, 'c' },
 					      { "set", required_argument, NULL, 's' },
 					      { "check-config", no_argument, NULL, OPT_CHECK },
 					      { "print-config", no_argument, NULL, OPT_PRINT },
+					      { "check-upgrade", no_argument, NULL, OPT_CHECK_UPGRADE },
 					      { "supervise", no_argument, NULL, OPT_SUPERVISE },
 					      { "engine", no_argument, NULL, OPT_ENGINE },
 					      { "accept-journal-loss", no_argument, NULL, OPT_ACCEPT_LOSS },
@@ -99,6 +115,9 @@ static int parse(int argc, char **argv, struct options *o)
 			break;
 		case OPT_ACCEPT_LOSS:
 			o->accept_loss = true;
+			break;
+		case OPT_CHECK_UPGRADE:
+			o->check_upgrade = true;
 			break;
 		case OPT_CHECK:
 			o->check = true;
@@ -198,6 +217,8 @@ static int run(const struct options *o)
 		conf_print(conf, stdout);
 	} else if (o->check) {
 		printf("ok\n");
+	} else if (o->check_upgrade) {
+		code = upgrade_check(conf);
 	} else if (o->accept_loss) {
 		log_init("gaccd", LOG_TEXT, LOG_WARN);
 		code = daemon_accept_journal_loss(conf);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The way between a coordinator and a node: reports, events, views, ledgers, tensor sets, addresses of engines and what
- * has become of placements and checkpoints go up; orders, placements, their end, boards of addresses and checkpoints
- * that are wanted go down. All are packed.
+/* The way between a coordinator and a node: reports, events, views, ledgers, tensor sets, addresses of engines, norms
+ * of tensors and what has become of placements and checkpoints go up; orders, placements, their end, boards of
+ * addresses, and checkpoints and norms that are wanted go down. All are packed.
  *
  * This is the link inside one process, where a gaccd coordinates jobs whose parts it has itself. A message is delivered
  * by link_run, never while its sender is still at work; messages keep their order (a Save counts on it). What cannot be
@@ -39,6 +39,8 @@ enum link_kind {
 	LINK_LAUNCHED,
 	LINK_LOG_ASK, /* log_message.h, as LINK_LOG_PIECE is */
 	LINK_LOG_PIECE,
+	LINK_NORMS_ASK, /* norms_message.h, as LINK_NORMS is */
+	LINK_NORMS,
 	LINK_KINDS
 };
 
@@ -56,6 +58,7 @@ static inline bool link_goes_up(enum link_kind kind)
 	case LINK_BLOB:
 	case LINK_LAUNCHED:
 	case LINK_LOG_PIECE:
+	case LINK_NORMS:
 		return true;
 	case LINK_ORDER:
 	case LINK_PLACEMENT:
@@ -65,6 +68,7 @@ static inline bool link_goes_up(enum link_kind kind)
 	case LINK_BOARD:
 	case LINK_LAUNCH:
 	case LINK_LOG_ASK:
+	case LINK_NORMS_ASK:
 	case LINK_KINDS:
 		break;
 	}

@@ -34,25 +34,62 @@ void coll_failure_set(struct coll_failure *f, enum status st, uint64_t suspects,
 
 /* ---- shares and pieces ---- */
 
-uint64_t coll_n_pieces(const uint64_t *bounds, uint32_t part, uint64_t piece)
+uint64_t coll_n_pieces(const uint64_t *bounds, uint32_t share, uint64_t piece)
 {
-	uint64_t n = bounds[part + 1] - bounds[part];
+	uint64_t n = bounds[share + 1] - bounds[share];
 	return n / piece + (n % piece != 0);
 }
 
-struct coll_piece coll_piece_at(const uint64_t *bounds, uint32_t part, uint64_t piece, uint64_t i)
+struct coll_piece coll_piece_at(const uint64_t *bounds, uint32_t share, uint64_t piece, uint64_t i)
 {
-	assert(i < coll_n_pieces(bounds, part, piece));
-	uint64_t from = bounds[part] + i * piece, left = bounds[part + 1] - from;
+	assert(i < coll_n_pieces(bounds, share, piece));
+	uint64_t from = bounds[share] + i * piece, left = bounds[share + 1] - from;
 	return (struct coll_piece){ .from = from, .n = left < piece ? left : piece };
 }
 
+uint32_t coll_share_of(const struct coll_division *d, uint32_t part)
+{
+	return d ? d->owns[part] : part;
+}
+
+bool coll_is_same_group(const struct coll_division *d, uint32_t a, uint32_t b)
+{
+	if (!d || !d->group)
+		return true;
+	return d->across ? a % d->group == b % d->group : a / d->group == b / d->group;
+}
+
+static uint32_t n_shares(const struct coll *c, const struct coll_division *d)
+{
+	return d ? d->n_shares : c->n_parts;
+}
+
+/* Each part owns a share, and no two parts of a group the same one. */
+static bool is_division(const struct coll *c, const struct coll_division *d)
+{
+	if (!d)
+		return true;
+	if (!d->n_shares || d->n_shares > COLL_MAX_PARTS || d->across > 1 || (d->group && c->n_parts % d->group))
+		return false;
+	for (uint32_t a = 0; a < c->n_parts; a++) {
+		if (d->owns[a] >= d->n_shares)
+			return false;
+		for (uint32_t b = 0; b < a; b++)
+			if (d->owns[a] == d->owns[b] && coll_is_same_group(d, a, b))
+				return false;
+	}
+	return true;
+}
+
 /* What is wrong with them; NULL: nothing. */
-static const char *wrong_shares(const struct coll *c, const uint64_t *bounds, uint64_t piece, uint32_t element)
+static const char *wrong_shares(const struct coll *c, const struct coll_division *d, const uint64_t *bounds,
+				uint64_t piece, uint32_t element)
 {
 	if (!piece || piece > COLL_MAX_PIECE || piece % element)
 		return "the size of a piece is 0, too large or no multiple of an element";
-	for (uint32_t s = 0; s <= c->n_parts; s++)
+	if (!is_division(c, d))
+		return "two parts of a group own the same share, or a part owns none";
+	for (uint32_t s = 0; s <= n_shares(c, d); s++)
 		if (bounds[s] % element || (s && bounds[s] < bounds[s - 1]))
 			return "the bounds of the shares descend, or are no multiples of an element";
 	return NULL;
@@ -105,13 +142,15 @@ enum status coll_exchange(struct coll *c, const struct coll_exchange *x)
 {
 	const char *wrong = "an element has 2, 4 or 8 bytes";
 	if (x->element == 2 || x->element == 4 || x->element == 8)
-		wrong = wrong_shares(c, x->bounds, x->piece, x->element);
+		wrong = wrong_shares(c, x->division, x->bounds, x->piece, x->element);
+	if (!wrong && x->division && (x->division->n_shares != c->n_parts || x->division->group))
+		wrong = "a share of an exchange has no owner";
 	return wrong ? c->ops->fail(c, ST_INVALID_ARGUMENT, wrong) : c->ops->exchange(c, x);
 }
 
 enum status coll_gather(struct coll *c, const struct coll_gather *g)
 {
-	const char *wrong = wrong_shares(c, g->bounds, g->piece, 1);
+	const char *wrong = wrong_shares(c, g->division, g->bounds, g->piece, 1);
 	return wrong ? c->ops->fail(c, ST_INVALID_ARGUMENT, wrong) : c->ops->gather(c, g);
 }
 

@@ -12,9 +12,9 @@
  * - Order: exchange gives the pieces of all parts to one callback, which adds them in part order. So the bits of a sum
  *   depend on the parts alone, not on timing, on the network, or on where parts run. A library that adds by itself
  *   (NCCL) is not ordered (coll_is_ordered), and gives the callback one source, the sum.
- * - Equal calls: all members call the same operations in the same order, with equal bounds, piece, element, bytes and
- *   root. A difference breaks the communicator where the implementation can see it (both do; over Gloo a coll_sum_small
- *   beside another operation is a stall).
+ * - Equal calls: all members call the same operations in the same order, with equal bounds, division, piece, element,
+ *   bytes and root. A difference breaks the communicator where the implementation can see it (both do; over Gloo a
+ *   coll_sum_small beside another operation is a stall).
  * - Failures: an operation that does not return ST_OK has broken the communicator. Every later call of this member
  *   returns the same status at once. Other members fail within a bounded time; a call of theirs that was complete
  *   already may still return ST_OK. So whether an attempt has succeeded is known only when all have voted.
@@ -106,25 +106,41 @@ typedef enum status coll_sum_fn(void *arg, const struct coll_piece *, const void
 /* Writes the piece into the operation's buffer, after which it is sent. Failures as above. */
 typedef enum status coll_produce_fn(void *arg, const struct coll_piece *);
 
-/* Shares: part s owns the bytes [bounds[s], bounds[s + 1]) of the memory; bounds has D + 1 values that never descend. A
- * share may be empty. The last piece of a share is as long as what is left. On a device, all addresses are the
- * device's. */
+/* Shares: share s is the bytes [bounds[s], bounds[s + 1]) of the memory; bounds has one value more than there are
+ * shares, and they never descend. A share may be empty. The last piece of a share is as long as what is left. On a
+ * device, all addresses are the device's. */
+
+/* Who owns which share. Equal at all members. */
+struct coll_division {
+	uint32_t n_shares;	       /* at most COLL_MAX_PARTS */
+	uint32_t owns[COLL_MAX_PARTS]; /* [D]: the share of each part; of an exchange each share has one owner */
+	/* Of a gather: parts give their shares only to those of the same group, and all parts of one own different
+	 * shares. Groups are `group` consecutive parts each, or with `across` parts whose distances are multiples of
+	 * `group`, which divides D. 0: all parts are one group. */
+	uint32_t group, across;
+	uint32_t reserved; /* 0: divisions are compared as bytes */
+};
 
 /* How many pieces a share has. */
-uint64_t coll_n_pieces(const uint64_t *bounds, uint32_t part, uint64_t piece);
+uint64_t coll_n_pieces(const uint64_t *bounds, uint32_t share, uint64_t piece);
 /* Piece number i of it. */
-struct coll_piece coll_piece_at(const uint64_t *bounds, uint32_t part, uint64_t piece, uint64_t i);
+struct coll_piece coll_piece_at(const uint64_t *bounds, uint32_t share, uint64_t piece, uint64_t i);
+/* The share of a part. NULL: part s owns share s, and all parts are one group. */
+uint32_t coll_share_of(const struct coll_division *, uint32_t part);
+/* Whether the two parts give each other their shares. */
+bool coll_is_same_group(const struct coll_division *, uint32_t a, uint32_t b);
 
-struct coll_exchange { /* reduce-scatter: everybody sends share s to part s, which sums */
+struct coll_exchange { /* reduce-scatter: everybody sends each part its share, and that part sums */
 	const void *in;
 	const uint64_t *bounds;
 	uint64_t piece;	  /* bytes, at most COLL_MAX_PIECE; scratch memory is D - 1 of them, or some times that */
 	uint32_t element; /* bytes: 2 (bf16), 4 (f32) or 8 (f64); bounds and piece are multiples */
 	coll_sum_fn *sum;
 	void *arg;
+	const struct coll_division *division; /* NULL: see coll_share_of */
 };
 
-struct coll_gather { /* all-gather: everybody gets everybody's share, in place */
+struct coll_gather { /* all-gather: everybody gets everybody's share, or those of its group, in place */
 	void *buffer;
 	const uint64_t *bounds;
 	uint64_t piece;
@@ -133,6 +149,7 @@ struct coll_gather { /* all-gather: everybody gets everybody's share, in place *
 	/* This member has all the others' shares: it gives its own, and the rest of its buffer is not written. Each
 	 * member says that for itself. */
 	bool whole;
+	const struct coll_division *division; /* NULL: see coll_share_of */
 };
 
 /* Everybody gets all bytes of all parts and sums all of them: one message to each part, and no wait but for the

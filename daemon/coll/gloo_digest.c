@@ -46,9 +46,11 @@ uint64_t gloo_digest_of(const struct gloo_member *m, uint64_t digest, uint32_t f
 	return gloo_digest(m, place, sizeof(place));
 }
 
-uint64_t gloo_digest_bounds(const struct gloo_member *m, const uint64_t *bounds)
+uint64_t gloo_digest_shares(const struct gloo_member *m, const uint64_t *bounds, const struct coll_division *d)
 {
-	return gloo_digest(m, bounds, (m->base.n_parts + 1) * sizeof(*bounds));
+	uint64_t both[2] = { gloo_digest(m, bounds, ((d ? d->n_shares : m->base.n_parts) + 1) * sizeof(*bounds)),
+			     d ? gloo_digest(m, d, sizeof(*d)) : 0 };
+	return gloo_digest(m, both, sizeof(both));
 }
 
 uint64_t gloo_data_slot(const struct gloo_member *m, const struct gloo_shape *shape)

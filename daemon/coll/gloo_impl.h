@@ -52,7 +52,7 @@ struct gloo_waiting {
 
 /* The first message of an operation. What must be equal at all comes first, without padding. */
 struct gloo_shape {
-	uint64_t operation, piece, element, bounds; /* bounds: their digest */
+	uint64_t operation, piece, element, shares; /* shares: the digest of how they are cut and owned */
 };
 struct gloo_header {
 	struct gloo_shape shape;
@@ -62,7 +62,7 @@ struct gloo_header {
 /* A coll_sum_small as it is sent: always of the same size, as the receive for the next one is posted before it is known
  * what that one will be. The bytes follow. */
 struct gloo_small {
-	struct gloo_shape shape; /* piece: their number; bounds: that of the operation */
+	struct gloo_shape shape; /* piece: their number; shares: that of the operation */
 	uint64_t digest;	 /* of the shape and of them */
 	uint64_t unused[3];	 /* 64 bytes */
 };
@@ -174,7 +174,7 @@ uint64_t gloo_digest(const struct gloo_member *, const void *, size_t n);
 /* What makes a piece's digest that of piece i from one part to another in this operation; sums of these are compared.
  */
 uint64_t gloo_digest_of(const struct gloo_member *, uint64_t digest, uint32_t from, uint32_t to, uint64_t i);
-uint64_t gloo_digest_bounds(const struct gloo_member *, const uint64_t *bounds);
+uint64_t gloo_digest_shares(const struct gloo_member *, const uint64_t *bounds, const struct coll_division *);
 uint64_t gloo_data_slot(const struct gloo_member *, const struct gloo_shape *);
 
 /* ---- joining (gloo_join.c) ---- */

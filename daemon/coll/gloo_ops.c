@@ -189,7 +189,12 @@ struct exchange {
 
 static uint64_t pieces_of(const struct exchange *e, uint32_t s)
 {
-	return coll_n_pieces(e->x->bounds, s, e->x->piece);
+	return coll_n_pieces(e->x->bounds, coll_share_of(e->x->division, s), e->x->piece);
+}
+
+static struct coll_piece piece_of(const struct exchange *e, uint32_t s, uint64_t i)
+{
+	return coll_piece_at(e->x->bounds, coll_share_of(e->x->division, s), e->x->piece, i);
 }
 
 /* Where piece i from the i-th other part lies. */
@@ -213,7 +218,7 @@ static bool make_exchange(struct exchange *e)
 	struct gloo_member *m = e->m;
 	uint32_t n_parts = m->base.n_parts;
 	e->n = pieces_of(e, m->base.part);
-	e->piece = e->n ? coll_piece_at(e->x->bounds, m->base.part, e->x->piece, 0).n : 0;
+	e->piece = e->n ? piece_of(e, m->base.part, 0).n : 0;
 	for (uint32_t s = 0; s < n_parts; s++)
 		e->most = pieces_of(e, s) > e->most ? pieces_of(e, s) : e->most;
 	bool made = make_scratch(m, (n_parts - 1) * GLOO_DEPTH * e->piece + 1);
@@ -230,7 +235,7 @@ static bool make_exchange(struct exchange *e)
 static enum status post_receives(struct exchange *e, uint64_t i)
 {
 	struct gloo_member *m = e->m;
-	struct coll_piece p = coll_piece_at(e->x->bounds, m->base.part, e->x->piece, i);
+	struct coll_piece p = piece_of(e, m->base.part, i);
 	for (uint32_t at = 0; at + 1 < m->base.n_parts; at++)
 		if (shim_recv(m->peer[gloo_other(m, at)].in, gloo_other(m, at), e->slot, i % GLOO_DEPTH * e->piece,
 			      p.n))
@@ -246,7 +251,7 @@ static enum status post_sends(struct exchange *e)
 			uint32_t s = gloo_other(m, at);
 			if (i >= pieces_of(e, s))
 				continue;
-			struct coll_piece p = coll_piece_at(e->x->bounds, s, e->x->piece, i);
+			struct coll_piece p = piece_of(e, s, i);
 			if (shim_send(m->peer[s].out, s, e->slot, p.from, p.n))
 				return gloo_cut(m, s);
 			m->peer[s].n_out++;
@@ -261,7 +266,7 @@ static void note_sent(struct exchange *e, uint64_t i)
 	for (uint32_t s = 0; s < m->base.n_parts; s++) {
 		if (s == m->base.part || i >= pieces_of(e, s))
 			continue;
-		struct coll_piece p = coll_piece_at(e->x->bounds, s, e->x->piece, i);
+		struct coll_piece p = piece_of(e, s, i);
 		uint64_t digest = gloo_digest(m, (const unsigned char *)e->x->in + p.from, p.n);
 		m->peer[s].sent += gloo_digest_of(m, digest, m->base.part, s, i);
 	}
@@ -272,7 +277,7 @@ static enum status sum_piece(struct exchange *e, uint64_t i)
 {
 	struct gloo_member *m = e->m;
 	const void *source[COLL_MAX_PARTS];
-	struct coll_piece p = coll_piece_at(e->x->bounds, m->base.part, e->x->piece, i);
+	struct coll_piece p = piece_of(e, m->base.part, i);
 	enum status st = ST_OK;
 	source[m->base.part] = (const unsigned char *)e->x->in + p.from;
 	for (uint32_t at = 0; at + 1 < m->base.n_parts && st == ST_OK; at++) {
@@ -319,7 +324,8 @@ static enum status run_exchange(struct exchange *e)
 enum status gloo_exchange(struct coll *base, const struct coll_exchange *x)
 {
 	struct gloo_member *m = (struct gloo_member *)base;
-	struct gloo_shape shape = { GLOO_EXCHANGE, x->piece, x->element, gloo_digest_bounds(m, x->bounds) };
+	struct gloo_shape shape = { GLOO_EXCHANGE, x->piece, x->element,
+				    gloo_digest_shares(m, x->bounds, x->division) };
 	struct exchange e = { .m = m, .x = x };
 	enum status st = begin(m, &shape, false);
 	e.slot = gloo_data_slot(m, &shape);
@@ -338,6 +344,27 @@ struct gather {
 	uint64_t slot;
 };
 
+static uint64_t pieces_in(const struct gather *t, uint32_t s)
+{
+	return coll_n_pieces(t->g->bounds, coll_share_of(t->g->division, s), t->g->piece);
+}
+
+static struct coll_piece piece_in(const struct gather *t, uint32_t s, uint64_t i)
+{
+	return coll_piece_at(t->g->bounds, coll_share_of(t->g->division, s), t->g->piece, i);
+}
+
+/* How many pieces this member gets from part s. */
+static uint64_t given_by(const struct gather *t, uint32_t s)
+{
+	return coll_is_same_group(t->g->division, s, t->m->base.part) ? pieces_in(t, s) : 0;
+}
+
+static uint64_t bytes_in(const struct gather *t)
+{
+	return t->g->bounds[t->g->division ? t->g->division->n_shares : t->m->base.n_parts];
+}
+
 /* One buffer for each other part; receives of all its pieces, unless they are here already. */
 static enum status post_gather(struct gather *t)
 {
@@ -346,12 +373,12 @@ static enum status post_gather(struct gather *t)
 	for (uint32_t at = 0; at + 1 < n_parts; at++) {
 		uint32_t s = gloo_other(m, at);
 		struct gloo_peer *peer = &m->peer[s];
-		uint64_t n = t->g->whole ? 0 : coll_n_pieces(t->g->bounds, s, t->g->piece);
-		peer->out = peer->in = shim_buffer_new(m->context, t->g->buffer, t->g->bounds[n_parts]);
+		uint64_t n = t->g->whole ? 0 : given_by(t, s);
+		peer->out = peer->in = shim_buffer_new(m->context, t->g->buffer, bytes_in(t));
 		if (!peer->out)
 			return no_memory(m);
 		for (uint64_t i = 0; i < n; i++) {
-			struct coll_piece p = coll_piece_at(t->g->bounds, s, t->g->piece, i);
+			struct coll_piece p = piece_in(t, s, i);
 			if (shim_recv(peer->in, s, t->slot, p.from, p.n))
 				return gloo_cut(m, s);
 		}
@@ -380,7 +407,7 @@ static enum status give(struct gather *t, const struct coll_piece *p, uint64_t i
 	enum status st = ST_OK;
 	for (uint32_t at = 0; at + 1 < m->base.n_parts && st == ST_OK; at++) {
 		struct gloo_peer *peer = &m->peer[gloo_other(m, at)];
-		if (peer->memory.header_in.whole)
+		if (peer->memory.header_in.whole || !coll_is_same_group(t->g->division, peer->part, m->base.part))
 			continue;
 		peer->n_out++;
 		if (shim_send(peer->out, peer->part, t->slot, p->from, p->n))
@@ -388,16 +415,17 @@ static enum status give(struct gather *t, const struct coll_piece *p, uint64_t i
 	}
 	uint64_t digest = m->base.n_parts > 1 ? gloo_digest(m, (const unsigned char *)t->g->buffer + p->from, p->n) : 0;
 	for (uint32_t s = 0; s < m->base.n_parts; s++)
-		m->peer[s].sent += gloo_digest_of(m, digest, m->base.part, s, i);
+		if (coll_is_same_group(t->g->division, s, m->base.part))
+			m->peer[s].sent += gloo_digest_of(m, digest, m->base.part, s, i);
 	return st;
 }
 
 static enum status take_share(struct gather *t, uint32_t s)
 {
 	enum status st = ST_OK;
-	uint64_t n = coll_n_pieces(t->g->bounds, s, t->g->piece);
+	uint64_t n = given_by(t, s);
 	for (uint64_t i = 0; i < n && st == ST_OK; i++) {
-		struct coll_piece p = coll_piece_at(t->g->bounds, s, t->g->piece, i);
+		struct coll_piece p = piece_in(t, s, i);
 		st = take(t->m, s, (const unsigned char *)t->g->buffer + p.from, p.n, i);
 	}
 	return st;
@@ -406,12 +434,12 @@ static enum status take_share(struct gather *t, uint32_t s)
 static enum status run_gather(struct gather *t)
 {
 	struct gloo_member *m = t->m;
-	uint64_t n = coll_n_pieces(t->g->bounds, m->base.part, t->g->piece);
+	uint64_t n = pieces_in(t, m->base.part);
 	enum status st = post_gather(t);
 	if (st == ST_OK && !n)
 		st = meet(m);
 	for (uint64_t i = 0; i < n && st == ST_OK; i++) {
-		struct coll_piece p = coll_piece_at(t->g->bounds, m->base.part, t->g->piece, i);
+		struct coll_piece p = piece_in(t, m->base.part, i);
 		st = make_piece(t, &p);
 		if (st == ST_OK && i == 0)
 			st = meet(m);
@@ -429,7 +457,7 @@ static enum status run_gather(struct gather *t)
 
 static enum status gather(struct gloo_member *m, const struct coll_gather *g, enum gloo_operation operation)
 {
-	struct gloo_shape shape = { operation, g->piece, 0, gloo_digest_bounds(m, g->bounds) };
+	struct gloo_shape shape = { operation, g->piece, 0, gloo_digest_shares(m, g->bounds, g->division) };
 	struct gather t = { .m = m, .g = g };
 	enum status st = begin(m, &shape, g->whole);
 	t.slot = gloo_data_slot(m, &shape);

@@ -23,6 +23,8 @@ enum local_operation { LOCAL_EXCHANGE, LOCAL_GATHER, LOCAL_BROADCAST, LOCAL_BARR
 struct local_shape {
 	uint64_t operation, piece, element;
 	uint64_t bounds[COLL_MAX_PARTS + 1];
+	uint64_t divided; /* 1: by `division` */
+	struct coll_division division;
 };
 
 enum local_end { LOCAL_ABORTED, LOCAL_LEFT, LOCAL_DIED, LOCAL_FAILED };

@@ -175,20 +175,30 @@ static enum status sum_piece(struct local_member *m, const struct coll_exchange 
 	return ST_OK;
 }
 
+static void divide(struct local_shape *shape, const struct coll *base, const uint64_t *bounds,
+		   const struct coll_division *d)
+{
+	memcpy(shape->bounds, bounds, ((d ? d->n_shares : base->n_parts) + 1) * sizeof(*bounds));
+	shape->divided = d != NULL;
+	if (d)
+		shape->division = *d;
+}
+
 enum status local_exchange(struct coll *base, const struct coll_exchange *x)
 {
 	struct local_member *m = (struct local_member *)base;
 	struct local_shape shape = { .operation = LOCAL_EXCHANGE, .piece = x->piece, .element = x->element };
-	memcpy(shape.bounds, x->bounds, (base->n_parts + 1) * sizeof(*x->bounds));
-	uint64_t n = coll_n_pieces(x->bounds, base->part, x->piece);
-	size_t first = n ? coll_piece_at(x->bounds, base->part, x->piece, 0).n : 0;
+	divide(&shape, base, x->bounds, x->division);
+	const uint32_t own = coll_share_of(x->division, base->part);
+	uint64_t n = coll_n_pieces(x->bounds, own, x->piece);
+	size_t first = n ? coll_piece_at(x->bounds, own, x->piece, 0).n : 0;
 	enum status st = make_scratch(m, first * (base->n_parts - 1));
 	if (st == ST_OK)
 		st = enter(m, &shape, x->in);
 	if (st != ST_OK)
 		return st;
 	for (uint64_t i = 0; i < n && st == ST_OK; i++) {
-		struct coll_piece p = coll_piece_at(x->bounds, base->part, x->piece, i);
+		struct coll_piece p = coll_piece_at(x->bounds, own, x->piece, i);
 		st = sum_piece(m, x, &p);
 	}
 	return leave(m, st);
@@ -209,27 +219,39 @@ enum status local_sum_small(struct coll *base, const struct coll_sum_small *x)
 
 /* ---- gather, broadcast ---- */
 
+/* How many pieces this member gets from part s. */
+static uint64_t wanted_from(const struct local_member *m, uint32_t s)
+{
+	const struct local_shape *shape = &m->comm->shape;
+	const struct coll_division *d = shape->divided ? &shape->division : NULL;
+	if (s == m->base.part || !coll_is_same_group(d, s, m->base.part))
+		return 0;
+	return coll_n_pieces(shape->bounds, coll_share_of(d, s), shape->piece);
+}
+
+/* Whether a piece from part s could be copied now. */
+static bool can_fetch(const struct local_member *m, uint32_t s)
+{
+	return m->got[s] < m->comm->peer[s].ready && m->got[s] < wanted_from(m, s);
+}
+
 /* Those whose next piece is not there yet. 0: one can be fetched, or all have been. */
 static uint64_t not_ready(const struct local_member *m)
 {
-	const struct local_shape *shape = &m->comm->shape;
 	uint64_t parts = 0;
 	for (uint32_t s = 0; s < m->comm->n_parts; s++) {
-		if (s == m->base.part)
-			continue;
-		if (m->got[s] < m->comm->peer[s].ready)
+		if (can_fetch(m, s))
 			return 0;
-		parts |= m->got[s] < coll_n_pieces(shape->bounds, s, shape->piece) ? bit(s) : 0;
+		parts |= m->got[s] < wanted_from(m, s) ? bit(s) : 0;
 	}
 	return parts;
 }
 
-/* Whether all shares of the others are here. */
+/* Whether all shares that this member gets are here. */
 static bool has_all(const struct local_member *m)
 {
-	const struct local_shape *shape = &m->comm->shape;
 	for (uint32_t s = 0; s < m->comm->n_parts; s++)
-		if (s != m->base.part && m->got[s] < coll_n_pieces(shape->bounds, s, shape->piece))
+		if (m->got[s] < wanted_from(m, s))
 			return false;
 	return true;
 }
@@ -243,7 +265,7 @@ static enum status produce(struct local_member *m, const struct coll_gather *g, 
 		local_changed(m);
 		return ST_OK;
 	}
-	struct coll_piece p = coll_piece_at(g->bounds, m->base.part, g->piece, i);
+	struct coll_piece p = coll_piece_at(g->bounds, coll_share_of(g->division, m->base.part), g->piece, i);
 	pthread_mutex_unlock(&m->comm->mutex);
 	enum status st = g->produce(g->arg, &p);
 	pthread_mutex_lock(&m->comm->mutex);
@@ -262,8 +284,9 @@ static enum status fetch(struct local_member *m, const struct coll_gather *g)
 {
 	const struct local_comm *c = m->comm;
 	for (uint32_t s = 0; s < c->n_parts; s++)
-		while (s != m->base.part && m->got[s] < c->peer[s].ready) {
-			struct coll_piece p = coll_piece_at(g->bounds, s, g->piece, m->got[s]);
+		while (can_fetch(m, s)) {
+			struct coll_piece p =
+				coll_piece_at(g->bounds, coll_share_of(g->division, s), g->piece, m->got[s]);
 			enum status st = begin_copy(m, bit(s));
 			if (st != ST_OK)
 				return st;
@@ -276,7 +299,7 @@ static enum status fetch(struct local_member *m, const struct coll_gather *g)
 
 static enum status gather(struct local_member *m, const struct coll_gather *g, const struct local_shape *shape)
 {
-	uint64_t n = coll_n_pieces(g->bounds, m->base.part, g->piece);
+	uint64_t n = coll_n_pieces(g->bounds, coll_share_of(g->division, m->base.part), g->piece);
 	enum status st = enter(m, shape, g->buffer);
 	if (st != ST_OK)
 		return st;
@@ -294,7 +317,7 @@ static enum status gather(struct local_member *m, const struct coll_gather *g, c
 enum status local_gather(struct coll *base, const struct coll_gather *g)
 {
 	struct local_shape shape = { .operation = LOCAL_GATHER, .piece = g->piece };
-	memcpy(shape.bounds, g->bounds, (base->n_parts + 1) * sizeof(*g->bounds));
+	divide(&shape, base, g->bounds, g->division);
 	return gather((struct local_member *)base, g, &shape);
 }
 

@@ -69,10 +69,17 @@ static void attach_reply(struct job *j, const struct rank *r, uint64_t call)
 	j->ports.reply(j->ports.ctx, call, &rep);
 }
 
+/* Its session has begun, and the answer was lost. Also when the job has ended since: it asks how its last step went. */
+static bool is_repeated(const struct job *j, const struct attach_args *a)
+{
+	const struct rank *r = job_rank(j, a->rank);
+	return r && r->has_session && !r->attaching && !memcmp(r->session.nonce, a->nonce, 16);
+}
+
 static bool attach_allowed(struct job *j, uint64_t call, const struct attach_args *a)
 {
 	char here[120];
-	if (j->ended) {
+	if (j->ended && !is_repeated(j, a)) {
 		reply_error(j, call, ST_JOB_ENDED, "submit a new job", "job %llu has ended: %s",
 			    (unsigned long long)j->id, j->end_reason);
 		return false;
@@ -91,6 +98,13 @@ static bool attach_allowed(struct job *j, uint64_t call, const struct attach_arg
 	if (a->world_size != j->part.world) {
 		reply_error(j, call, ST_INVALID_ARGUMENT, "start as many ranks as the job has",
 			    "world_size is %u, the job has %u ranks", a->world_size, j->part.world);
+		return false;
+	}
+	if (j->spec->accumulate == ACCUMULATE_NONE && !a->shared_memory) {
+		reply_error(j, call, ST_NOT_SUPPORTED,
+			    "attach over the unix socket with shared memory, or use accumulate: sum",
+			    "job %llu has accumulate: none: its gradients are read from slots that the trainer maps",
+			    (unsigned long long)j->id);
 		return false;
 	}
 	if (job_rank(j, a->rank))
@@ -165,7 +179,7 @@ static void attach_done(struct job *j, struct rank *r, struct now now)
 	r->session = r->next;
 	r->sgen = r->next_sgen;
 	r->has_session = true;
-	r->attaching = r->lost = r->detached = r->mapped = false;
+	r->attaching = r->lost = r->detached = r->mapped = r->mapped_here = false;
 	r->watched = true; /* it may die before it has a lifeline */
 	r->heard_ns = now.mono_ns;
 	r->n_links = 0;
@@ -199,8 +213,8 @@ void job_attach(struct job *j, uint64_t call, const struct attach_args *a, struc
 			    a->rank, (long long)a->pid);
 		return;
 	}
-	if (r->has_session && !r->attaching && !memcmp(r->session.nonce, a->nonce, 16)) {
-		attach_reply(j, r, call); /* the reply was lost */
+	if (is_repeated(j, a)) {
+		attach_reply(j, r, call);
 		return;
 	}
 	bool again = !session_token_is(a->nonce, no_token) && r->has_session &&

@@ -91,6 +91,17 @@ static bool audit(const struct coord *c, uint64_t count)
 	return bits == count;
 }
 
+/* What is only looked at must not keep a window from closing: the attempts may fail because of it. */
+static void give_up_norms(struct coord *c)
+{
+	c->failed_norms += c->norms_asked;
+	if (!c->norms_asked || c->failed_norms < 2)
+		return;
+	c->failed_norms = 0;
+	c->norms_wanted = c->norms_asked = false;
+	c->ports.norms(c->ports.ctx, NULL);
+}
+
 void coord_fail_attempt(struct coord *c, const char *why, struct now now)
 {
 	assert(c->phase == COORD_GO);
@@ -98,6 +109,7 @@ void coord_fail_attempt(struct coord *c, const char *why, struct now now)
 		 (unsigned long long)c->attempt, (unsigned long long)c->window, why);
 	coord_event(c, true, "AttemptFailed", -1, c->failure);
 	c->failed_attempts++;
+	give_up_norms(c);
 	if (!c->failing_ns)
 		c->failing_ns = now.mono_ns;
 	c->attempt++;

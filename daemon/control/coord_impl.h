@@ -113,6 +113,7 @@ struct coord {
 	uint64_t attempt; /* open or last attempt of this term */
 	bool armed;	  /* the part may vote for it by itself in the open window, or after COMMIT in the next */
 	uint32_t failed_attempts; /* of this window, in a row */
+	uint32_t failed_norms;	  /* of these, those that asked for norms */
 	char failure[300];	  /* of the last one */
 	int64_t phase_since_ns, sent_ns, opened_ns;
 	int64_t readers_since_ns; /* trainers that still read hold the step up (coord_look.c); 0: none do */

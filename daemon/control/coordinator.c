@@ -14,7 +14,7 @@ static void open_window(struct coord *c, uint64_t window, int64_t opened_unix_ns
 {
 	c->window = window;
 	c->values = updates_take(&c->updates, c->values, window);
-	c->failed_attempts = 0;
+	c->failed_attempts = c->failed_norms = 0;
 	c->n_late = 0;
 	c->window_opened_unix_ns = opened_unix_ns;
 	c->opened_ns = now.mono_ns;

@@ -260,6 +260,8 @@ uint64_t job_window(const struct job *);
  * have told; 0: none. */
 uint64_t job_term(const struct job *);
 uint64_t job_epoch(const struct job *); /* in force, as far as orders told */
+/* The coordinator's last order is a GO that asks for the norms of all tensors. */
+bool job_norms_asked(const struct job *);
 /* The control record in force, as far as the engine's answers told; NULL before the first. Valid until the next event.
  */
 const struct control_state *job_record(const struct job *);
@@ -269,6 +271,8 @@ bool job_params_ready(const struct job *);
  * they are lost. */
 bool job_can_checkpoint(const struct job *);
 uint64_t job_generation(const struct job *, uint32_t rank); /* of the rank's session; 0: none */
+/* The session has been given its memory, by this gaccd. */
+bool job_is_mapped(const struct job *, uint32_t rank);
 /* The rank's session is still this one, and has not said good-bye. */
 bool job_session_is(const struct job *, uint32_t rank, uint64_t generation);
 /* Its ranks as the last report told them; *n of them, by their index in the part. */

@@ -78,11 +78,11 @@ struct rank {
 	bool has_session;
 	struct session_record session; /* in force */
 	uint64_t sgen;
-	uint32_t n_links;    /* lifelines that are up */
-	bool lost, detached; /* the last lifeline broke without a detach; said good-bye */
-	bool watched;	     /* while it has no lifeline, its process is looked at once a second */
-	int64_t heard_ns;    /* its last call, or the last answer to one */
-	bool mapped;	     /* the session has had its slots over the attach socket */
+	uint32_t n_links;	  /* lifelines that are up */
+	bool lost, detached;	  /* the last lifeline broke without a detach; said good-bye */
+	bool watched;		  /* while it has no lifeline, its process is looked at once a second */
+	int64_t heard_ns;	  /* its last call, or the last answer to one */
+	bool mapped, mapped_here; /* the session has had its slots; and from this gaccd, not perhaps an earlier one */
 	/* the session has a mailbox; the engine has been told; by this command */
 	bool has_box, box_sent;
 	bool moved; /* scratch of job_catch_up */
@@ -295,7 +295,7 @@ static inline bool has_parts(const struct job *j)
 
 static inline bool is_sharded(const struct job *j)
 {
-	return has_parts(j) && j->spec->sharding == SHARDING_FULL;
+	return has_parts(j) && spec_is_sharded(j->spec);
 }
 
 /* Bits of its parts. */

@@ -227,6 +227,11 @@ uint64_t job_term(const struct job *j)
 	return ordered > prepared ? ordered : prepared;
 }
 
+bool job_norms_asked(const struct job *j)
+{
+	return j->have_order && j->order.want == WANT_GO && j->order.norms;
+}
+
 uint64_t job_window(const struct job *j)
 {
 	return j->mirror.r.window;
@@ -249,6 +254,12 @@ uint64_t job_generation(const struct job *j, uint32_t rank)
 {
 	const struct rank *r = job_rank(j, rank);
 	return r ? r->sgen : 0;
+}
+
+bool job_is_mapped(const struct job *j, uint32_t rank)
+{
+	const struct rank *r = job_rank(j, rank);
+	return r && r->mapped_here;
 }
 
 bool job_session_is(const struct job *j, uint32_t rank, uint64_t generation)

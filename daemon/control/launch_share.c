@@ -3,13 +3,23 @@
  * For edge/launching.c, on the loop thread. Pure. */
 #include "control/launch_share.h"
 
-void launch_share_hear(struct launch_share *s, uint32_t allowed, uint32_t wanted)
+/* The most that the node can have been given. */
+static uint64_t most(const struct launch_share *s, const struct launch_told *t)
 {
+	const uint64_t before = s->inherits ? t->restarts + t->n_ranks : 0;
+	return before > s->allowed ? before : s->allowed;
+}
+
+bool launch_share_hear(struct launch_share *s, const struct launch_told *t)
+{
+	const uint64_t limit = most(s, t);
+	const bool believed = t->allowed <= limit;
 	s->heard = true;
-	s->told_allowed = allowed;
-	s->wanted = wanted;
-	if (allowed > s->allowed)
-		s->allowed = allowed; /* by an earlier coordinator */
+	s->told_allowed = believed ? t->allowed : (uint32_t)limit;
+	s->wanted = t->wanted < t->n_waiting ? t->wanted : t->n_waiting;
+	if (s->told_allowed > s->allowed)
+		s->allowed = s->told_allowed; /* by an earlier coordinator */
+	return believed;
 }
 
 /* Without other nodes, or without restarts, there is nothing to wait for. */

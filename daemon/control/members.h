@@ -41,7 +41,7 @@ struct members;
 #define MEMBERS_TICK_NS (INT64_C(1) * 1000000000) /* a tick counts so much at most, and is due as often at least */
 /* versions of peer.proto that this gaccd speaks as a coordinator */
 #define MEMBERS_PROTOCOL_MIN 1
-#define MEMBERS_PROTOCOL_MAX 1
+#define MEMBERS_PROTOCOL_MAX 2
 
 /* Of a node, at its Hello. */
 struct member_facts {
@@ -50,7 +50,7 @@ struct member_facts {
 	uint64_t incarnation;	/* of its gaccd: grows with each start, unless its state_dir was lost; at least 1 */
 	uint32_t protocol_min, protocol_max; /* 1 <= min <= max */
 	char version[32];		     /* of gaccd, for people */
-	char coll[32];			     /* what its engines speak to each other: "gloo/3" */
+	char coll[32];			     /* what its engines speak to each other: "gloo/4" */
 	char kernels[32];		     /* for people: "avx2" */
 	char data_address[48];		     /* an IP address: engines of other nodes reach its engines there */
 	uint32_t kernels_revision;	     /* KERNELS_REVISION of its build; at least 1 */

@@ -66,7 +66,8 @@ struct coord_ports {
 	/* Makes durable that the job is paused, which it is already: nobody has asked for it. NULL: it is not. */
 	void (*hold)(void *ctx, uint64_t job, const char *reason);
 	void (*event)(void *ctx, uint64_t job, bool warning, const char *reason, int64_t rank, const char *text);
-	/* The engine has left the norms of all tensors of this window, which has this outcome (not durable yet). */
+	/* The engines have left the norms of all tensors of this window, which has this outcome (not durable yet).
+	 * NULL: two attempts in a row that asked for them have failed, and those that follow do not. */
 	void (*norms)(void *ctx, const struct commit *);
 	/* The job's state as users see it has changed. */
 	void (*changed)(void *ctx, uint64_t job);

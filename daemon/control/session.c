@@ -231,5 +231,5 @@ void job_on_mapped(struct job *j, uint32_t rank, uint64_t generation)
 {
 	struct rank *r = job_rank(j, rank);
 	if (r && r->sgen == generation)
-		r->mapped = true;
+		r->mapped = r->mapped_here = true;
 }

@@ -49,6 +49,8 @@ static void fill_defaults(struct job_spec *s)
 		s->grad_of = GRAD_OF_MEAN;
 	if (!s->uneven)
 		s->uneven = UNEVEN_FLUSH;
+	if (!s->accumulate)
+		s->accumulate = ACCUMULATE_SUM;
 	if (!s->accumulate_dtype)
 		s->accumulate_dtype = DTYPE_F32;
 	if (!s->nonfinite)
@@ -65,6 +67,8 @@ static void fill_defaults(struct job_spec *s)
 	const uint32_t n_nodes = s->nodes ? spec_nodes_count(s->nodes, why, sizeof(why)) : 0;
 	if (!s->parts)
 		s->parts = n_nodes ? n_nodes : 1;
+	if (!s->max_micro_size && s->accumulate == ACCUMULATE_NONE)
+		s->max_micro_size = s->micro_size;
 	if (!s->max_micro_size)
 		s->max_micro_size = s->micro_size > 64 ? s->micro_size : 64;
 	if (!s->stall_warn_ns)
@@ -140,6 +144,29 @@ static enum status check_highest_lr(struct job_spec *s, const char **field, char
 	CHECK("schedule.gamma", commit_is_lr(lr),
 	      "schedule.gamma is %g: the learning rate is %g at step %llu, at most %g is possible", s->schedule.gamma,
 	      lr, (unsigned long long)last, COMMIT_MAX);
+	return ST_OK;
+}
+
+static enum status check_accumulate(struct job_spec *s, const char **field, char *why, size_t n_why)
+{
+	CHECK("accumulate", s->accumulate == ACCUMULATE_SUM || s->accumulate == ACCUMULATE_NONE,
+	      "accumulate %d is unknown: sum or none", s->accumulate);
+	if (s->accumulate == ACCUMULATE_SUM)
+		return ST_OK;
+	CHECK("accumulate", s->ranks == 1,
+	      "accumulate: none is for one rank, this job has %u: their gradients must be added, use accumulate: sum",
+	      s->ranks);
+	CHECK("accumulate", s->micro_size == 1 && s->max_micro_size == 1,
+	      "accumulate: none is for windows of one micro-batch: micro_size is %u and max_micro_size %u, both must "
+	      "be "
+	      "1 (add up micro-batches in the trainer), or use accumulate: sum",
+	      s->micro_size, s->max_micro_size);
+	CHECK("accumulate", s->optim.type != OPTIM_CLIENT,
+	      "accumulate: none with optimizer client: the reduced gradient is read from an accumulator, use "
+	      "accumulate: sum");
+	CHECK("accumulate", s->accumulate_dtype == DTYPE_F32,
+	      "accumulate: none with accumulate_dtype %s: there is no sum that would gain by it, use f32",
+	      dtype_name(s->accumulate_dtype));
 	return ST_OK;
 }
 
@@ -231,19 +258,24 @@ static enum status check_rules(struct job_spec *s, const char **field, char *why
 static enum status check_sharding(struct job_spec *s, const char **field, char *why, size_t n_why)
 {
 	CHECK("sharding", s->sharding >= SHARDING_NONE && s->sharding <= SHARDING_HYBRID,
-	      "sharding %d is unknown: none or full", s->sharding);
-	CHECK("sharding", s->sharding != SHARDING_HYBRID,
-	      "sharding: hybrid (full within groups of parts) is not supported yet: use full or none");
+	      "sharding %d is unknown: none, full or hybrid", s->sharding);
 	CHECK("shard_threshold", !s->shard_threshold,
 	      "shard_threshold is %llu: shares are cut from the flat arena, where a small tensor costs no more than a "
 	      "large one: leave it out",
 	      (unsigned long long)s->shard_threshold);
+	CHECK("shard_size", s->sharding == SHARDING_HYBRID || !s->shard_size,
+	      "shard_size is %u: it is for sharding: hybrid; with full a group is all parts", s->shard_size);
+	CHECK("shard_size", s->sharding != SHARDING_HYBRID || (s->shard_size && s->parts % s->shard_size == 0),
+	      "shard_size is %u: with sharding: hybrid give how many parts hold the optimizer state together, a "
+	      "divisor "
+	      "of parts (%u)",
+	      s->shard_size, s->parts);
 	if (!spec_is_sharded(s))
 		return ST_OK;
 	CHECK("sharding", s->optim.type != OPTIM_CLIENT,
-	      "sharding: full with optimizer client: the trainers hold the parameters and the state: use none");
+	      "sharding with optimizer client: the trainers hold the parameters and the state: use none");
 	CHECK("sharding", s->optim.type != OPTIM_LAMB,
-	      "sharding: full with optimizer lamb: its ratios are of whole tensors, which a share may cut: use none");
+	      "sharding with optimizer lamb: its ratios are of whole tensors, which a share may cut: use none");
 	return ST_OK;
 }
 
@@ -319,6 +351,8 @@ enum status job_spec_check(struct job_spec *s, const char **field, char *why, si
 	enum status st = check_window(s, field, why, n_why);
 	if (!st)
 		st = check_numbers(s, field, why, n_why);
+	if (!st)
+		st = check_accumulate(s, field, why, n_why);
 	if (!st)
 		st = check_scale_and_outliers(s, field, why, n_why);
 	if (!st)

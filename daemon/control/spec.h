@@ -31,6 +31,7 @@ enum uneven { UNEVEN_FLUSH = 1, UNEVEN_DROP = 2, UNEVEN_ERROR = 3 };
 enum nonfinite { NONFINITE_SKIP_STEP = 1, NONFINITE_REJECT_MICRO = 2, NONFINITE_ERROR = 3 };
 enum launch_mode { LAUNCH_EXTERNAL = 1, LAUNCH_CLIENT = 2, LAUNCH_DAEMON = 3 };
 enum sharding { SHARDING_NONE = 1, SHARDING_FULL = 2, SHARDING_HYBRID = 3 };
+enum accumulate { ACCUMULATE_SUM = 1, ACCUMULATE_NONE = 2 };
 enum ordering { ORDER_CANONICAL = 1, ORDER_ARRIVAL = 2 };
 
 struct spec_group {
@@ -64,12 +65,14 @@ struct job_spec {
 	uint32_t parts;		/* control/part.h */
 	char *nodes;		/* where they are: spec_nodes.h; NULL or "": on the coordinator's node */
 	enum sharding sharding; /* of a job of one part without effect: spec_is_sharded */
+	uint32_t shard_size;	/* HYBRID: parts of a group; else 0 */
 	uint64_t shard_threshold;
 	uint64_t steps;
 	enum reduction reduction;
 	double fixed_divisor;
 	enum grad_of grad_of;
 	enum uneven uneven;
+	enum accumulate accumulate;
 	enum dtype accumulate_dtype, gradient_dtype; /* gradient NONE: each tensor's own */
 	bool master_f32;
 	double clip_norm, clip_value;
@@ -109,10 +112,18 @@ enum status job_spec_check(struct job_spec *s, const char **field, char *why, si
 struct optim_group job_spec_group(const struct job_spec *, uint32_t i);
 void job_spec_fini(struct job_spec *); /* frees groups and rules */
 
-/* Each part has a share of the optimizer state, and updates that share of the parameters. */
+/* In how many shards the optimizer state is divided (engine/plan.h). */
+static inline uint32_t spec_shards(const struct job_spec *s)
+{
+	if (s->parts <= 1 || s->sharding == SHARDING_NONE)
+		return 1;
+	return s->sharding == SHARDING_FULL ? s->parts : s->shard_size;
+}
+
+/* No part has all of the optimizer state: each has a shard, and updates that shard of the parameters. */
 static inline bool spec_is_sharded(const struct job_spec *s)
 {
-	return s->sharding == SHARDING_FULL && s->parts > 1;
+	return spec_shards(s) > 1;
 }
 
 /* Slots of an engine with all ranks, spare ones included. */

@@ -54,6 +54,12 @@ bool job_stream_open(struct job *j, uint64_t call, const struct session_key *k, 
 			    "call RegisterTensors first: the job has no memory yet");
 		return false;
 	}
+	if (push && j->spec->accumulate == ACCUMULATE_NONE) { /* a repeat would write to the slot that is being read */
+		reply_error(j, call, ST_NOT_SUPPORTED, "push a slot that the session maps, or use accumulate: sum",
+			    "job %llu has accumulate: none: gradients do not come in a stream",
+			    (unsigned long long)j->id);
+		return false;
+	}
 	if (!push && j->mirror.r.params_ready) {
 		struct reply rep = { .kind = REPLY_PUT, .put = { true } };
 		j->ports.reply(j->ports.ctx, call, &rep);

@@ -60,6 +60,14 @@ bool may_change(struct rpc_call *call, const struct hosted *h)
 	return false;
 }
 
+#define ANSWER_NS (INT64_C(250) * 1000000) /* two ticks, and the way back */
+
+int64_t answer_by_ns(const struct rpc_call *call)
+{
+	const int64_t left = rpc_deadline_left_ns(call);
+	return left == INT64_MAX ? left : now_of(call).mono_ns + left - (left / 2 < ANSWER_NS ? left / 2 : ANSWER_NS);
+}
+
 /* ---- errors ---- */
 
 void no_memory(struct rpc_call *call)

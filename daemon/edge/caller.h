@@ -14,6 +14,9 @@ uint32_t caller_uid(const struct rpc_call *);
 bool caller_is_local(const struct rpc_call *);
 struct daemon *daemon_of(const struct rpc_call *);
 struct now now_of(const struct rpc_call *);
+/* A little before the call's deadline, so that there is time to say more than that it is over; INT64_MAX: it has none.
+ */
+int64_t answer_by_ns(const struct rpc_call *);
 
 /* The call points to the job from now on; its on_end calls hosted_drop. */
 void keep_job(struct rpc_call *, struct hosted *);

@@ -195,7 +195,7 @@ static void on_end_ready(void *ctx)
 /* ---- events ---- */
 
 /* The state is one: so must be what is equal in all parts. */
-static enum status judge(const struct saving *s, const struct part_saved *is, bool sharded, char *why, size_t n_why)
+static enum status judge(const struct saving *s, const struct part_saved *is, uint32_t shards, char *why, size_t n_why)
 {
 	const struct part_saved *first = &s->part[0].is;
 	if (is->window != s->asked.window)
@@ -204,8 +204,9 @@ static enum status judge(const struct saving *s, const struct part_saved *is, bo
 	else if (is->applied_step != first->applied_step || is->params_digest != first->params_digest ||
 		 is->micro_size != first->micro_size || is->loss_scale != first->loss_scale)
 		snprintf(why, n_why, "part %u and part 0 have other parameters, or another step", is->part);
-	else if (is->part && (is->file[CHECKPOINT_MODEL].bytes || (!sharded && is->file[CHECKPOINT_OPTIMIZER].bytes)))
-		snprintf(why, n_why, "part %u has saved what part 0 saves", is->part);
+	else if ((is->part && is->file[CHECKPOINT_MODEL].bytes) ||
+		 (is->part >= shards && is->file[CHECKPOINT_OPTIMIZER].bytes))
+		snprintf(why, n_why, "part %u has saved what another part saves", is->part);
 	else
 		return ST_OK;
 	return ST_INTERNAL;
@@ -231,7 +232,7 @@ static enum status sum_up(struct hosted *h, bool *passed, bool *wrote)
 		}
 	}
 	for (uint32_t i = 0; i < s->n_asked_parts && !worst && !*passed; i++)
-		worst = judge(s, &s->part[i].is, spec_is_sharded(h->spec), text, sizeof(text));
+		worst = judge(s, &s->part[i].is, spec_shards(h->spec), text, sizeof(text));
 	if (worst && worst != ST_ENGINE_DOWN)
 		saving_set_why(h, text);
 	return worst;

@@ -3,6 +3,7 @@
  * answers to calls. No state; loop thread, and events also on the pool thread that reads the history. */
 #include "edge/convert.h"
 
+#include "engine/channel.h"
 #include "gacc/v1/job.pb-c.h"
 #include "runtime/saved_list.h"
 #include "store/history.h"
@@ -15,6 +16,7 @@
 #define SAME(ours, theirs) _Static_assert((int)(ours) == (int)GACC__V1__##theirs, #ours)
 SAME(OUTCOME_NONE, STEP_OUTCOME__STEP_OUTCOME_UNSPECIFIED);
 SAME(OUTCOME_APPLIED, STEP_OUTCOME__STEP_OUTCOME_APPLIED);
+SAME(STEP_APPLIED, STEP_OUTCOME__STEP_OUTCOME_APPLIED);
 SAME(OUTCOME_SKIPPED, STEP_OUTCOME__STEP_OUTCOME_SKIPPED);
 SAME(OUTCOME_EMPTY, STEP_OUTCOME__STEP_OUTCOME_EMPTY);
 SAME(OUTCOME_DROPPED, STEP_OUTCOME__STEP_OUTCOME_DROPPED);

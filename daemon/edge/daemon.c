@@ -8,6 +8,7 @@
 #include "edge/checkpoints.h"
 #include "edge/disk_watch.h"
 #include "edge/hosted_ledger.h"
+#include "edge/hosted_norms.h"
 #include "edge/hosted_life.h"
 #include "edge/hosted_ports.h"
 #include "edge/hosted_queue.h"
@@ -22,12 +23,14 @@
 #include "edge/links.h"
 #include "edge/node_dial.h"
 #include "edge/node_serve.h"
+#include "edge/part_norms.h"
 #include "edge/part_ports.h"
 #include "edge/part_record.h"
 #include "edge/parts.h"
 #include "edge/reply.h"
 #include "edge/state_share.h"
 #include "edge/stored_check.h"
+#include "edge/upgrade_check.h"
 #include "host/attach.h"
 #include "host/failpoint_socket.h"
 #include "host/listen.h"
@@ -190,7 +193,6 @@ static enum status listen_tcp(struct daemon *d)
 }
 
 /* ---- start ---- */
-
 static links_take *const daemon_takes[LINK_KINDS] = { [LINK_REPORT] = hosted_take_report,
 						      [LINK_ORDER] = part_take_order,
 						      [LINK_PLACEMENT] = parts_take_placement,
@@ -208,7 +210,9 @@ static links_take *const daemon_takes[LINK_KINDS] = { [LINK_REPORT] = hosted_tak
 						      [LINK_LAUNCH] = part_launch_take,
 						      [LINK_LAUNCHED] = launching_take_news,
 						      [LINK_LOG_ASK] = rank_logs_take_ask,
-						      [LINK_LOG_PIECE] = rank_logs_take_piece };
+						      [LINK_LOG_PIECE] = rank_logs_take_piece,
+						      [LINK_NORMS_ASK] = part_take_norms_ask,
+						      [LINK_NORMS] = hosted_take_norms };
 
 static enum status open_store(struct daemon *d)
 {
@@ -351,6 +355,7 @@ static enum status start(struct daemon *d)
 		return st;
 	node_dial_tick(d, daemon_now(d)); /* calls are relayed before there can be one */
 	stored_drop_strangers(d);
+	upgrade_check_note(d->node.conf);
 	rpc_health_set(d->health, "", true);
 	rpc_health_set(d->health, "gacc.v1.GradientService", true);
 	rpc_health_set(d->health, "gacc.v1.JobService", true);

@@ -6,6 +6,7 @@
 #ifndef GACC_EDGE_DAEMON_H
 #define GACC_EDGE_DAEMON_H
 
+#include "base/awake.h"
 #include "edge/turns.h"
 #include "host/token_file.h"
 #include "rpc/rpc.h"
@@ -23,6 +24,7 @@ struct listener;
 struct link;
 struct link_message;
 struct members;
+struct served;
 struct node_dial;
 struct peer_link;
 struct hosted;
@@ -61,6 +63,7 @@ struct daemon {
 	bool link_posted;
 	bool away;		      /* another gaccd coordinates (cluster.coordinator) */
 	struct node_dial *dial;	      /* to it; NULL: not yet, or this one coordinates (node_dial.h) */
+	struct served *served;	      /* calls of other nodes, whether they have said Hello or not (node_serve.c) */
 	struct members *members;      /* the other nodes of the cluster, as far as this one coordinates it */
 	struct peer_link **node_link; /* to the nodes, by number (link_message.node); NULL: there is none now */
 	uint32_t n_node_links, node_links_capacity;
@@ -97,6 +100,7 @@ struct daemon {
 	int64_t started_unix_ns;
 	char token[TOKEN_MAX]; /* of TCP callers; "" without */
 	size_t n_token;
+	struct awake awake; /* for the silence of other gaccds; ticked by whoever asks for it at a tick */
 	uint64_t watchdog_us;
 	int64_t watchdog_ns; /* when it was fed last */
 	/* the service manager is getting the memory that tells where the journal stands */

@@ -137,8 +137,9 @@ struct hosted {
 	bool has_base;		 /* restoring.h: it begins with a checkpoint, and it is known in which window */
 	uint64_t base_window;
 	struct admission admission;
-	struct launching *launch; /* launching.h; NULL: gaccd has not launched it */
-	struct calls norms_calls; /* for the norms of the next window */
+	struct launching *launch;     /* launching.h; NULL: gaccd has not launched it */
+	struct calls norms_calls;     /* for the norms of the next window */
+	struct norms_fetching *norms; /* hosted_norms.h; NULL: never */
 };
 
 /* ---- hosted.c ---- */
@@ -156,8 +157,8 @@ struct hosted *hosted_find_named(const struct daemon *, const char *name, uint32
 /* May this user see the job, and change it? Its owner and root may. */
 bool hosted_is_of(const struct hosted *, uint32_t uid);
 bool hosted_ended(const struct hosted *);
-/* This part of it, if that is on this node; NULL: it is not, or not yet, or not any more. For what has no message yet:
- * the norms of a window that is decided, and a trainer's Attach. All else goes over the link. */
+/* This part of it, if that is on this node; NULL: it is not, or not yet, or not any more. For what looks at this
+ * machine's memory, and a trainer's Attach. All else goes over the link. */
 struct part *hosted_part_here(const struct hosted *, uint32_t part);
 /* The one with this rank, or NULL in the same way. A rank that the job does not have: any, which refuses it. */
 struct part *hosted_part_for_rank(const struct hosted *, uint32_t rank);

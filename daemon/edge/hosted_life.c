@@ -7,6 +7,7 @@
 #include "edge/checkpoints.h"
 #include "edge/hosted_nodes.h"
 #include "edge/hosted_ports.h"
+#include "edge/hosted_norms.h"
 #include "edge/launching.h"
 #include "edge/placing.h"
 #include "gacc/v1/common.pb-c.h"
@@ -40,6 +41,7 @@ void hosted_free(struct hosted *h)
 	launching_free(h);
 	hosted_history_fini(h);
 	saving_free(h);
+	hosted_norms_free(h);
 	saved_fini(&h->saved);
 	hosted_drop_machines(h);
 	hosted_unmake(h);

@@ -158,3 +158,10 @@ void hosted_nodes_compare(struct hosted *h, struct now now)
 		coord_part_unlike(h->coord, i, why, now);
 	}
 }
+
+uint32_t hosted_node_protocol(const struct hosted *h, uint32_t part)
+{
+	const struct member_facts own = { .protocol_max = PEER_PROTOCOL };
+	const struct member_facts *f = facts_of(h->d, h->part[part].node, &own);
+	return f ? f->protocol_max : UINT32_MAX;
+}

@@ -22,6 +22,8 @@ void hosted_nodes_forget(struct hosted *);
 uint32_t hosted_parts_here(const struct hosted *);
 /* The name of a part's node. */
 void hosted_node_name(const struct hosted *, uint32_t part, char out[NODE_NAME_MAX + 1]);
+/* The newest protocol between gaccds (node_facts.h) that the part's node speaks; UINT32_MAX: it has not said Hello. */
+uint32_t hosted_node_protocol(const struct hosted *, uint32_t part);
 /* The part that has this rank of the job. */
 uint32_t hosted_part_with(const struct hosted *, uint32_t rank);
 /* Whether a part of the job has it. */

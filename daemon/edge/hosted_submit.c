@@ -105,7 +105,7 @@ static bool answer_existing(struct daemon *d, const struct submit *s)
 		      "a job with this name or request id exists with another specification", "spec");
 	else if (!p)
 		s->cb(s->arg, h, true, ST_OK, NULL, NULL);
-	else if (!submitting_join(p, s->cb, s->arg))
+	else if (!submitting_join(p, s->cb, s->arg, s->by_ns))
 		s->cb(s->arg, NULL, true, ST_NO_MEMORY, status_info(ST_NO_MEMORY)->text, NULL);
 	return true;
 }
@@ -192,7 +192,7 @@ void hosted_submit(struct daemon *d, const struct submit *s)
 		memcpy(h->request_id, s->request_id, 16);
 		h->created_unix_ns = daemon_now(d).unix_ns;
 		h->submitted_here = true;
-		p = submitting_new(d, h, s->cb, s->arg);
+		p = submitting_new(d, h, s->cb, s->arg, s->by_ns);
 		st = p ? ST_OK : ST_NO_MEMORY;
 	}
 	if (st) {

@@ -19,6 +19,7 @@ struct submit {
 	bool by_name; /* Attach with create_if_missing: a live job of this name and user is the one meant */
 	submitted_fn *cb;
 	void *arg;
+	int64_t by_ns; /* when the caller wants an answer: then it hears what its job waits for; INT64_MAX: never */
 };
 void hosted_submit(struct daemon *, const struct submit *);
 

@@ -14,6 +14,8 @@
 #include "edge/placing.h"
 #include "edge/submitting.h"
 
+#include <stdio.h>
+
 /* Nothing uses its state machines. */
 static bool is_free(const struct hosted *h)
 {
@@ -41,6 +43,22 @@ static bool refused_tick(struct hosted *h, struct now now)
 	return false;
 }
 
+/* A submitter whose deadline comes hears what its job waits for, instead of nothing. */
+static void answer_late_submitters(struct hosted *h, struct now now)
+{
+	char waits[200] = "its memory is not there yet", why[sizeof(waits) + 200];
+	submitted_fn *cb;
+	void *arg;
+	while (submitting_take_late(h, now.mono_ns, &cb, &arg)) {
+		placing_is_late(h, now, waits, sizeof(waits));
+		snprintf(why, sizeof(why),
+			 "job %llu is submitted and goes on, but %s: see gaccctl status %llu, or end it with gaccctl "
+			 "cancel %llu",
+			 (unsigned long long)h->id, waits, (unsigned long long)h->id, (unsigned long long)h->id);
+		cb(arg, NULL, false, ST_DEADLINE, why, NULL);
+	}
+}
+
 void hosted_tick(struct hosted *h, struct now now)
 {
 	launching_tick(h, now);
@@ -51,12 +69,12 @@ void hosted_tick(struct hosted *h, struct now now)
 	if (refused_tick(h, now))
 		return;
 	placing_tick(h, now);
+	answer_late_submitters(h, now);
 	saving_tick(h, now);
 	coord_tick(h->coord, now);
 	if (hosted_ended(h))
 		submitting_done(h, ST_OK, NULL); /* it has ended before its memory was there: its state says how */
-	if (h->norms_calls.n && hosted_ended(h))
-		hosted_fail_norms(h, ST_JOB_ENDED, "it has ended");
+	hosted_norms_tick(h, now);
 	hosted_tell(h, now);
 	hosted_waits(h, now);
 	hosted_end_tick(h, now);

@@ -78,6 +78,19 @@ static struct inline_call *new_call(struct rpc_call *call, const Gacc__V1__Sessi
 	return c;
 }
 
+/* May its session's slots be written to? false: answered. What is wrong with the session itself is control's to say. */
+static bool slots_ready(const struct inline_call *c, struct rpc_call *call)
+{
+	struct reply unused;
+	char why[480];
+	enum status st = job_session_ok(c->part->job, &c->key, &unused) && c->part->mem.n
+				 ? part_slots_ready(c->part, c->key.rank, why, sizeof(why))
+				 : ST_OK;
+	if (st)
+		rpc_failf(call, st, "%s", why);
+	return !st;
+}
+
 /* The stream ends here: its slot is free at once, not only when the client has got the answer. */
 static void give_up(struct inline_call *c)
 {
@@ -120,7 +133,8 @@ static bool begin_push(struct rpc_call *call, const Gacc__V1__PushRequest *h)
 	if (!c)
 		return false;
 	c->args = push_args_of(h);
-	return job_stream_open(c->part->job, c->call, &c->key, &c->args, &c->slot, now_of(call)) &&
+	return slots_ready(c, call) &&
+	       job_stream_open(c->part->job, c->call, &c->key, &c->args, &c->slot, now_of(call)) &&
 	       keep_present(c, call, h);
 }
 
@@ -199,7 +213,8 @@ static void put_chunk(struct rpc_call *call, const struct ProtobufCMessage *m, c
 		if (!c)
 			return;
 		c->is_put = true;
-		if (!job_stream_open(c->part->job, c->call, &c->key, NULL, &c->slot, now_of(call)))
+		if (!slots_ready(c, call) ||
+		    !job_stream_open(c->part->job, c->call, &c->key, NULL, &c->slot, now_of(call)))
 			return;
 	}
 	c->rest = data ? *data : (struct bytes_view){ 0 };

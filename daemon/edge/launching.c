@@ -86,11 +86,11 @@ static bool may_start(const struct hosted *h, const struct launch_site *s)
 }
 
 /* Of an ended job: if it has completed and is not cancelled even so, its ranks have time to exit on their own;
- * otherwise they are ended now. */
-static enum launch_want end_of(const struct hosted *h, const struct launch_site *s, struct now now)
+ * otherwise they are ended now. Where they seem not to have been started, the news may only be late. */
+static enum launch_want end_of(const struct hosted *h, struct now now)
 {
 	const struct launching *g = h->launch;
-	bool patient = hosted_state(h, NULL, NULL) == JOB_COMPLETED && s->summary.phase != LAUNCH_IDLE && !g->impatient;
+	bool patient = hosted_state(h, NULL, NULL) == JOB_COMPLETED && !g->impatient;
 	return patient && now.mono_ns - g->ended_ns < COMPLETED_NS ? LAUNCH_WANT_DRAIN : LAUNCH_WANT_END;
 }
 
@@ -112,7 +112,7 @@ static struct launch_wish wish_of(const struct hosted *h, uint32_t i, struct now
 				 .master_port = g->n_sites > 1 ? g->master_port : 0 };
 	snprintf(w.master_addr, sizeof(w.master_addr), "%s", *address ? address : "127.0.0.1");
 	if (hosted_ended(h))
-		w.want = end_of(h, s, now);
+		w.want = end_of(h, now);
 	else if (alone || (s->heard && s->summary.phase != LAUNCH_IDLE) || may_start(h, s))
 		w.want = LAUNCH_WANT_RUN;
 	return w;
@@ -178,14 +178,46 @@ static void keep_exits(struct hosted *h)
 	g->kept = i == g->n_sites;
 }
 
+static struct launch_told told_by(const struct launching *g, const struct launch_site *s)
+{
+	const struct launch_summary *sum = &s->summary;
+	struct launch_told t = { .allowed = sum->allowed > sum->charged ? sum->allowed : sum->charged,
+				 .wanted = sum->wanted,
+				 .n_ranks = s->n_ranks };
+	for (uint32_t i = s->first; i < s->first + s->n_ranks; i++) {
+		t.restarts += g->rank[i].restarts;
+		t.n_waiting += g->rank[i].state == LAUNCH_RANK_WAITING;
+	}
+	return t;
+}
+
+/* A node without others has all restarts, and what an earlier gaccd has given is not written down. */
+static bool knows_shares(const struct launching *g, const struct launch_share *s)
+{
+	return g->n_sites > 1 && !s->inherits;
+}
+
+static void doubt(struct hosted *h, struct launch_site *s, uint32_t told, uint32_t counts)
+{
+	char name[NODE_NAME_MAX + 1], text[NODE_NAME_MAX + 160];
+	if (s->doubted)
+		return;
+	s->doubted = true;
+	hosted_node_name(h, s->part, name);
+	snprintf(text, sizeof(text),
+		 "node %s says that its ranks may be, or were, started again %u times, and was given no more than %u: "
+		 "%u counts",
+		 name, told, counts, counts);
+	hosted_event(h, true, "RestartsDoubted", -1, text);
+}
+
 void launching_changed(struct hosted *h)
 {
 	struct launching *g = h->launch;
 	for (uint32_t i = 0; i < g->n_sites; i++) {
-		const struct launch_summary *s = &g->site[i].summary;
-		const uint32_t allowed = s->allowed > s->charged ? s->allowed : s->charged;
-		if (g->site[i].heard)
-			launch_share_hear(&g->share[i], allowed, s->wanted);
+		const struct launch_told t = told_by(g, &g->site[i]);
+		if (g->site[i].heard && !launch_share_hear(&g->share[i], &t) && knows_shares(g, &g->share[i]))
+			doubt(h, &g->site[i], t.allowed, g->share[i].allowed);
 	}
 	h->changed = true;
 	choose_cause(g);
@@ -335,6 +367,8 @@ bool launching_make(struct hosted *h)
 	g->share = calloc(n, sizeof(*g->share));
 	for (uint32_t i = 0; g->rank && i < h->spec->ranks; i++)
 		g->rank[i].exit_status = LAUNCH_NO_STATUS;
+	for (uint32_t i = 0; g->share && i < n; i++)
+		g->share[i].inherits = !h->submitted_here;
 	if (g->rank && g->site && g->share) {
 		make_sites(h);
 		if (make_starter(h))

@@ -14,9 +14,10 @@ struct launch_site {
 	uint32_t part; /* the job's first one there */
 	uint32_t first, n_ranks;
 	/* as told last */
-	bool heard; /* since this gaccd launches the job */
-	bool over;  /* nothing is left to do there */
-	bool ended; /* no process is left */
+	bool heard;   /* since this gaccd launches the job */
+	bool over;    /* nothing is left to do there */
+	bool ended;   /* no process is left */
+	bool doubted; /* it was told in an event that the node claims restarts which it was not given */
 	struct launch_summary summary;
 	int64_t launcher_pid;		/* 0: none */
 	char failure[LAUNCHED_FAILURE]; /* why they cannot be launched there; "": they can */

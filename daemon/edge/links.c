@@ -60,7 +60,9 @@ void links_refuse(const struct link_message *m, const char *why)
 						       [LINK_LAUNCH] = "an order to a launcher",
 						       [LINK_LAUNCHED] = "news of launched ranks",
 						       [LINK_LOG_ASK] = "a question for a log",
-						       [LINK_LOG_PIECE] = "a piece of a log" };
+						       [LINK_LOG_PIECE] = "a piece of a log",
+						       [LINK_NORMS_ASK] = "a question for norms",
+						       [LINK_NORMS] = "norms" };
 	if (may_log())
 		log_job(m->job, LOG_ERROR, "LinkMessage", "%s about part %u is dropped: %s", names[m->kind], m->part,
 			why);

@@ -44,6 +44,12 @@ static void save(struct rpc_call *call, const struct ProtobufCMessage *m, const 
 		rpc_failf(call, ST_INVALID_ARGUMENT, "request_id must have 16 bytes that are not all zero");
 		return;
 	}
+	if (q->inside_window && h->spec->accumulate == ACCUMULATE_NONE) {
+		rpc_failf(call, ST_NOT_SUPPORTED,
+			  "job %llu has accumulate: none: there is no sum to save, leave inside_window out",
+			  (unsigned long long)h->id);
+		return;
+	}
 	enum status st = saving_request(h, q->request_id.data, q->inside_window);
 	if (st) {
 		rpc_failf(call, st,

@@ -183,28 +183,16 @@ static void tensor_norms(struct rpc_call *call, const struct ProtobufCMessage *m
 {
 	const Gacc__V1__TensorNormsRequest *q = (const Gacc__V1__TensorNormsRequest *)m;
 	struct hosted *h = named_job(call, q->job);
+	char why[200];
 	if (!h)
 		return;
-	if (spec_is_sharded(h->spec)) {
-		rpc_failf(call, ST_NOT_SUPPORTED,
-			  "job %llu has sharding: full: no part has the whole sum, of which the norms of tensors are",
-			  (unsigned long long)h->id);
-		return;
-	}
-	enum status st = hosted_ended(h) ? ST_JOB_ENDED : refusal_of(h, coord_want_norms(h->coord));
-	if (st)
-		rpc_failf(call, st, "job %llu: %s", (unsigned long long)h->id, status_info(st)->text);
-	else if (h->n_parts && h->part[0].node)
-		rpc_failf(call, ST_NOT_SUPPORTED,
-			  "job %llu has part 0 on another node: its norms are known if that is on the coordinator's",
-			  (unsigned long long)h->id);
-	else if (h->norms_calls.n >= HOSTED_MAX_NORMS_CALLS)
-		rpc_failf(call, ST_RESOURCE_EXHAUSTED, "job %llu: %d calls wait for its norms already",
-			  (unsigned long long)h->id, HOSTED_MAX_NORMS_CALLS);
-	else if (calls_add(&h->norms_calls, rpc_id(call), RANK_NONE))
+	enum status st = hosted_norms_add(h, rpc_id(call), why, sizeof(why));
+	if (!st)
 		keep_job(call, h);
-	else
+	else if (st == ST_NO_MEMORY)
 		no_memory(call);
+	else
+		rpc_failf(call, st, "job %llu: %s", (unsigned long long)h->id, *why ? why : status_info(st)->text);
 }
 
 static void norms_over(struct rpc_call *call, bool completed)
@@ -212,7 +200,7 @@ static void norms_over(struct rpc_call *call, bool completed)
 	struct hosted *h = rpc_data(call);
 	if (!h)
 		return;
-	calls_remove(&h->norms_calls, rpc_id(call));
+	hosted_norms_remove(h, rpc_id(call));
 	hosted_drop(h);
 }
 

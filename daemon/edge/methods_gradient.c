@@ -207,7 +207,8 @@ static void create_then_attach(struct rpc_call *call, const Gacc__V1__AttachRequ
 			    .local = caller_is_local(call),
 			    .by_name = true,
 			    .cb = on_created,
-			    .arg = p };
+			    .arg = p,
+			    .by_ns = answer_by_ns(call) };
 	memcpy(s.request_id, a->nonce, 16);
 	hosted_submit(p->d, &s);
 }
@@ -360,6 +361,9 @@ static void detach(struct rpc_call *call, const struct ProtobufCMessage *m, cons
 	const Gacc__V1__DetachRequest *q = (const Gacc__V1__DetachRequest *)m;
 	struct session_key k;
 	struct part *part = session_part(call, q->session, &k);
+	struct reply unused;
+	if (part && q->device_is_quiet && job_session_ok(part->job, &k, &unused))
+		part_slots_quiet(part, k.rank);
 	if (part)
 		job_detach(part->job, rpc_id(call), &k, q->done, now_of(call));
 	else if (!detach_is_over(call, q))

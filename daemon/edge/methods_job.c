@@ -5,6 +5,7 @@
 #include "edge/methods.h"
 
 #include "edge/caller.h"
+#include "edge/device_access.h"
 #include "edge/disk_watch.h"
 #include "edge/hosted_aside.h"
 #include "edge/hosted_submit.h"
@@ -99,7 +100,8 @@ static void submit(struct rpc_call *call, const struct ProtobufCMessage *m, cons
 			    .user = user,
 			    .local = caller_is_local(call),
 			    .cb = on_submitted,
-			    .arg = p };
+			    .arg = p,
+			    .by_ns = answer_by_ns(call) };
 	memcpy(s.request_id, q->request_id.data, 16);
 	hosted_submit(p->d, &s);
 }
@@ -289,6 +291,26 @@ static void fill_disk(const struct daemon *d, uint32_t uid, Gacc__V1__StateDisk 
 	out->user_limit = use.limit;
 }
 
+struct access_messages {
+	Gacc__V1__DeviceAccess all;
+	Gacc__V1__DeviceNode node[DEVICE_NODES_MAX], *nodes[DEVICE_NODES_MAX];
+};
+
+/* The messages borrow from `access`. */
+static void fill_access(struct device_access *access, struct access_messages *out)
+{
+	gacc__v1__device_access__init(&out->all);
+	out->all.memlock_limit = access->memlock;
+	out->all.n_nodes = access->n;
+	out->all.nodes = out->nodes;
+	for (uint32_t i = 0; i < access->n; i++) {
+		gacc__v1__device_node__init(&out->node[i]);
+		out->node[i].path = access->node[i].path;
+		out->node[i].error = (char *)access->node[i].error;
+		out->nodes[i] = &out->node[i];
+	}
+}
+
 static void get_node(struct rpc_call *call, const struct ProtobufCMessage *m, const struct bytes_view *bulk)
 {
 	const struct daemon *d = daemon_of(call);
@@ -314,6 +336,11 @@ static void get_node(struct rpc_call *call, const struct ProtobufCMessage *m, co
 	r.state_disk = &disk;
 	r.longest_turn_ns = (int64_t)d->turns.longest_ns;
 	r.recent_turn_ns = (int64_t)turns_recent_ns(&d->turns);
+	struct device_access access;
+	struct access_messages told;
+	device_access_read("/dev", &access);
+	fill_access(&access, &told);
+	r.device_access = &told.all;
 	rpc_finish(call, &r.base);
 }
 

@@ -117,7 +117,7 @@ static void on_message(void *ctx, const struct ProtobufCMessage *pb)
 	char why[200];
 	if (d->dial->cancelled)
 		return;
-	d->dial->link.heard_ns = daemon_now(d).mono_ns;
+	d->dial->link.heard_ns = awake_ns(&d->awake);
 	enum status st = peer_message_read((const struct Gacc__Internal__V1__PeerMessage *)pb, &m, why, sizeof(why));
 	if (!st) {
 		st = take(d, &m, why, sizeof(why));
@@ -235,7 +235,7 @@ static void dial(struct daemon *d, struct now now)
 		n->stream = NULL;
 		return; /* no memory, or the server stops */
 	}
-	peer_link_init(&n->link, &stream, now.mono_ns);
+	peer_link_init(&n->link, &stream, awake_ns(&d->awake));
 	if (say_hello(d))
 		give_up(d, "no memory for Hello");
 	else
@@ -247,6 +247,7 @@ void node_dial_tick(struct daemon *d, struct now now)
 	struct node_dial *n = d->dial;
 	if (!n)
 		return;
+	awake_tick(&d->awake, now.mono_ns);
 	if (!n->stream) {
 		if (now.mono_ns >= n->next_ns)
 			dial(d, now);
@@ -256,7 +257,7 @@ void node_dial_tick(struct daemon *d, struct now now)
 		const struct member_beat beat = node_beat(d);
 		peer_link_beat(&n->link, &beat, now.mono_ns);
 	}
-	if (!n->cancelled && now.mono_ns - n->link.heard_ns > PEER_LINK_SILENT_NS)
+	if (!n->cancelled && awake_ns(&d->awake) - n->link.heard_ns > PEER_LINK_SILENT_NS)
 		give_up(d, "it has said nothing for 10 s");
 }
 

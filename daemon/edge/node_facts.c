@@ -56,7 +56,7 @@ void node_build(const struct daemon *d, struct member_facts *out)
 	*out = (struct member_facts){ .kernels_revision = KERNELS_REVISION };
 	snprintf(out->node, sizeof(out->node), "%s", c->node.name);
 	snprintf(out->version, sizeof(out->version), "%s", GACC_VERSION);
-	snprintf(out->coll, sizeof(out->coll), "gloo/3");
+	snprintf(out->coll, sizeof(out->coll), "%s", NODE_COLL);
 	snprintf(out->kernels, sizeof(out->kernels), "%s", k ? k->name : "none");
 }
 
@@ -65,7 +65,8 @@ void node_facts(const struct daemon *d, struct member_facts *out)
 	const struct member_beat beat = node_beat(d);
 	node_build(d, out);
 	out->incarnation = d->node.incarnation;
-	out->protocol_min = out->protocol_max = PEER_PROTOCOL;
+	out->protocol_min = PEER_PROTOCOL_MIN;
+	out->protocol_max = PEER_PROTOCOL;
 	out->cpus = (uint32_t)sysconf(_SC_NPROCESSORS_ONLN);
 	out->memory_limit = beat.memory_limit;
 	out->memory_used = beat.memory_used;

@@ -6,7 +6,12 @@
 #include "control/members.h"
 #include "edge/daemon.h"
 
-#define PEER_PROTOCOL 1 /* of gacc.internal.v1 between gaccds */
+/* Of gacc.internal.v1 between gaccds. A node ends a link over which comes what it does not know. */
+#define PEER_PROTOCOL_MIN 1
+#define PEER_PROTOCOL_NORMS 2 /* from here on: NormsAsk, and engines that put the norms of shares together */
+#define PEER_PROTOCOL 2
+
+#define NODE_COLL "gloo/4" /* what engines speak to each other; it grows when that changes */
 
 /* All but term_seen. */
 void node_facts(const struct daemon *, struct member_facts *out);

@@ -25,11 +25,13 @@
 
 /* A call of a node. */
 struct served {
+	struct served *next;
 	struct daemon *d;
 	struct rpc_call *call;
 	struct peer_link link;
-	uint64_t number; /* 0: it has not said Hello */
-	uint32_t node;	 /* as in struct link_message */
+	uint64_t number;   /* 0: it has not said Hello */
+	uint32_t node;	   /* as in struct link_message */
+	int64_t opened_ns; /* of d->awake */
 };
 
 /* ---- the stream ---- */
@@ -44,17 +46,20 @@ static size_t room(const void *ctx)
 	return rpc_room(((const struct served *)ctx)->call);
 }
 
-static struct served *served_new(struct rpc_call *call)
+/* Without memory the first message is answered so. */
+static void on_open(struct rpc_call *call)
 {
 	struct served *s = calloc(1, sizeof(*s));
 	if (!s)
-		return NULL;
+		return;
 	const struct peer_link_stream stream = { .ctx = s, .send = send_pb, .room = room };
 	s->d = daemon_of(call);
 	s->call = call;
-	peer_link_init(&s->link, &stream, now_of(call).mono_ns);
+	s->opened_ns = awake_ns(&s->d->awake);
+	s->next = s->d->served;
+	s->d->served = s;
+	peer_link_init(&s->link, &stream, s->opened_ns);
 	rpc_set_data(call, s);
-	return s;
 }
 
 /* ---- Hello ---- */
@@ -210,6 +215,8 @@ static enum status take_carried(struct served *s, const struct peer_carried *c, 
 		return ST_VERSION_SKEW;
 	}
 	enum status st = peer_assembly_take(&s->link.arrived, c, &m, &whole, why, n_why);
+	s->link.frame_ns = awake_ns(&s->d->awake);
+	s->link.begun_ns = whole ? 0 : s->link.begun_ns ? s->link.begun_ns : s->link.frame_ns;
 	if (st || !whole)
 		return st;
 	m.node = s->node;
@@ -239,7 +246,7 @@ static enum status take(struct served *s, const struct peer_message *m, char *wh
 
 static void on_message(struct rpc_call *call, const struct ProtobufCMessage *pb, const struct bytes_view *bulk)
 {
-	struct served *s = rpc_data(call) ? rpc_data(call) : served_new(call);
+	struct served *s = rpc_data(call);
 	struct peer_message m;
 	char why[256] = "";
 	if (daemon_of(call)->away) {
@@ -291,6 +298,10 @@ static void on_end(struct rpc_call *call, bool completed)
 	if (s->number)
 		members_link_gone(s->d->members, s->number, daemon_now(s->d));
 	peer_link_fini(&s->link);
+	struct served **at = &s->d->served;
+	while (*at != s)
+		at = &(*at)->next;
+	*at = s->next;
 	free(s);
 }
 
@@ -358,9 +369,49 @@ static void tell_silence(struct daemon *d, struct now now)
 	}
 }
 
+/* Why a call is to end: it takes one of a node's links and says nothing, or it takes memory and does not get on. A
+ * message must come as fast as NODE_SERVE_BYTES_S. false: it is not. */
+static bool is_late(const struct served *s, char *why, size_t n_why)
+{
+	const int64_t now_ns = awake_ns(&s->d->awake);
+	const int64_t second = INT64_C(1000000000);
+	const int64_t may_take_ns = (int64_t)(s->link.arrived.n / NODE_SERVE_BYTES_S) * second + NODE_SERVE_LATE_NS;
+	if (!s->number && now_ns - s->opened_ns >= NODE_SERVE_LATE_NS)
+		snprintf(why, n_why, "no Hello has come for %lld s: a link begins with it; dial anew",
+			 (long long)(NODE_SERVE_LATE_NS / second));
+	else if (s->link.begun_ns && now_ns - s->link.frame_ns >= NODE_SERVE_LATE_NS)
+		snprintf(why, n_why, "a message has stopped after %zu bytes: dial anew and send it again",
+			 s->link.arrived.n);
+	else if (s->link.begun_ns && now_ns - s->link.begun_ns >= may_take_ns)
+		snprintf(why, n_why, "a message has come too slowly: %zu bytes in %lld s; dial anew and send it again",
+			 s->link.arrived.n, (long long)((now_ns - s->link.begun_ns) / second));
+	else
+		return false;
+	return true;
+}
+
+static void end_late(struct daemon *d, struct now now)
+{
+	char why[200];
+	awake_tick(&d->awake, now.mono_ns);
+	for (struct served *s = d->served, *next; s; s = next) {
+		next = s->next;
+		if (!is_late(s, why, sizeof(why)))
+			continue;
+		forget_link(s);
+		peer_assembly_clear(&s->link.arrived);
+		s->link.begun_ns = 0;
+		s->opened_ns = INT64_MAX; /* once */
+		log_warn("a link of node %s is ended: %s",
+			 s->number ? members_at(d->members, s->node - 1)->facts.node : "(no Hello)", why);
+		rpc_failf(s->call, ST_DEADLINE, "%s", why);
+	}
+}
+
 void node_serve_tick(struct daemon *d, struct now now)
 {
 	const struct member_beat beat = node_beat(d);
+	end_late(d, now);
 	members_tick(d->members, now);
 	tell_silence(d, now);
 	for (uint32_t k = 0; k < d->n_jobs; k++)
@@ -375,6 +426,7 @@ const struct rpc_method peer_methods[] = {
 	  .name = "Link",
 	  .kind = RPC_BIDI,
 	  .flags = RPC_INTERNAL | RPC_ENDS_ON_DRAIN,
+	  .on_open = on_open,
 	  .on_message = on_message,
 	  .on_half_close = on_half_close,
 	  .on_writable = on_writable,

@@ -14,6 +14,11 @@ extern const size_t n_peer_methods;
 enum status node_serve_new(struct daemon *);
 /* After the server's end. */
 void node_serve_free(struct daemon *);
+/* Ends calls that say no Hello within this time, and those in which a message does not get on for so long, or comes
+ * more slowly than this: what has come of it takes memory of the coordinator. Time in which this gaccd did not run does
+ * not count (base/awake.h). */
+#define NODE_SERVE_LATE_NS (INT64_C(10) * 1000000000)
+#define NODE_SERVE_BYTES_S (64u << 10)
 void node_serve_tick(struct daemon *, struct now);
 
 #endif

@@ -13,6 +13,7 @@
 #include "edge/links.h"
 #include "edge/part_record.h"
 #include "edge/part_ledgers.h"
+#include "edge/part_norms.h"
 #include "edge/part_views.h"
 #include "edge/reply.h"
 #include "proto/failpoint.h"
@@ -69,6 +70,7 @@ static void on_report(void *ctx, const struct report *r)
 {
 	if (r->failed.status)
 		part_view_send(ctx); /* the job ends by this report, and what is seen of it then is kept */
+	part_norms_keep(ctx, r);
 	links_send_report(daemon_of_node(((struct part *)ctx)->node), r);
 	part_ledger_send(ctx, r);
 }

@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "base/machine.h"
 #include "cluster/placed_message.h"
+#include "edge/part_norms.h"
 #include "edge/part_ports.h"
 #include "edge/part_record.h"
 #include "edge/part_views.h"
@@ -83,6 +84,21 @@ static void end_tick(struct part *p, struct now now)
 		part_release(p);
 }
 
+/* Of a job of another coordinator, whose next placement mends it, or is refused. */
+static void tell_wrong(struct daemon *d, struct part *p)
+{
+	char text[500];
+	if (p->tensors.told)
+		return;
+	p->tensors.told = true;
+	snprintf(
+		text, sizeof(text),
+		"part %u of job %llu: gaccd %s cannot read its tensor set in the journal: %.200s. The part's memory is "
+		"kept, and the coordinator's set takes its place when it is heard",
+		p->number, (unsigned long long)p->id, GACC_VERSION, p->tensors.wrong);
+	daemon_event(d, true, "TensorsUnreadable", text);
+}
+
 /* Lets the part read the tensor set that it has left packed since the restart. */
 static void tensors_tick(struct daemon *d, struct part *p)
 {
@@ -90,6 +106,10 @@ static void tensors_tick(struct daemon *d, struct part *p)
 		return;
 	if (!p->tensors.wrong) {
 		part_allocate(p);
+		return;
+	}
+	if (p->away) {
+		tell_wrong(d, p);
 		return;
 	}
 	struct placed wrong = { .job_id = p->id,
@@ -185,6 +205,7 @@ void parts_tick(struct daemon *d, struct now now)
 		part_tick(p, now);
 		end_tick(p, now);
 		part_view_send(p);
+		part_norms_tick(p, now);
 		if (p->dropped && is_free(p) && part_record_is_gone(p))
 			drop_part(p);
 	}

@@ -251,6 +251,23 @@ static void write_then_make(struct arriving *a)
 		make(a, st);
 }
 
+/* The part is here with a tensor set that cannot be read, in a record that is written anew. */
+static bool mends(const struct arriving *a, const struct part *there)
+{
+	const struct placement *is = &a->placing.held.placement;
+	char why[320];
+	return there && part_is_mended_by(there, is->tensors) && !part_check_same(there, is, why, sizeof(why));
+}
+
+static void write_again(struct arriving *a)
+{
+	enum status st =
+		part_record_write(a->d, a->job, a->part, a->placing.held.placement.uuid, a->whole, on_written, a);
+	a->is_written = !st;
+	if (st)
+		make(a, st);
+}
+
 static void take(struct arriving *a)
 {
 	enum status st = check_message(a);
@@ -259,6 +276,8 @@ static void take(struct arriving *a)
 		arriving_free(a); /* it is repeated when the part is gone */
 	else if (!st && a->away && !there)
 		write_then_make(a);
+	else if (!st && a->away && mends(a, there))
+		write_again(a);
 	else
 		make(a, st);
 }

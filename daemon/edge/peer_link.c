@@ -20,9 +20,9 @@ static uint64_t size_of(const struct link_message *m)
 	return m->n + (m->end ? m->end->n : 0);
 }
 
-void peer_link_init(struct peer_link *l, const struct peer_link_stream *s, int64_t now_ns)
+void peer_link_init(struct peer_link *l, const struct peer_link_stream *s, int64_t heard_ns)
 {
-	*l = (struct peer_link){ .stream = *s, .heard_ns = now_ns };
+	*l = (struct peer_link){ .stream = *s, .heard_ns = heard_ns };
 	l->tail = &l->first;
 }
 

@@ -26,7 +26,10 @@ struct peer_link {
 	uint64_t queued;	      /* bytes that wait, those that others hold (link_message.end) included */
 	uint64_t lost;		      /* messages that there was no room for */
 	struct peer_assembly arrived; /* of the message that is coming in */
-	int64_t heard_ns, said_ns;    /* when the other side said something last; when a Beat went there */
+	/* of daemon.awake: when its first frame has come, and its last one; begun 0: none is half there */
+	int64_t begun_ns, frame_ns;
+	int64_t heard_ns; /* the same: when the other side said something last */
+	int64_t said_ns;  /* when a Beat went there; the kernel's clock */
 };
 
 /* What may wait for the other side: any one message, or together with it so much. */
@@ -34,7 +37,7 @@ struct peer_link {
 #define PEER_LINK_BEAT_NS (INT64_C(1000) * 1000000)
 #define PEER_LINK_SILENT_NS (INT64_C(10000) * 1000000) /* then the one that dialled dials anew */
 
-void peer_link_init(struct peer_link *, const struct peer_link_stream *, int64_t now_ns);
+void peer_link_init(struct peer_link *, const struct peer_link_stream *, int64_t heard_ns);
 void peer_link_fini(struct peer_link *); /* what waits is lost */
 
 /* Takes the bytes; the end is held. A message that is too large or finds too much before it is lost, as on any link:

@@ -125,6 +125,7 @@ static void send_registered(struct part *part, struct rpc_call *call, const stru
 	p->m.fingerprint = a->fingerprint;
 	p->m.params_needed = r->registered.params_needed;
 	p->m.slots = r->registered.slots;
+	p->m.keeps_slot = part->spec->accumulate == ACCUMULATE_NONE;
 	p->m.accumulate_dtype = (Gacc__V1__DataType)part->spec->accumulate_dtype;
 	rpc_finish_made(call, make_layout, release_layout, p);
 }

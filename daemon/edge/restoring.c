@@ -141,6 +141,8 @@ static bool takes_carry(const struct reading *r, const struct commit *last)
 	else if (was_parts != h->n_parts)
 		snprintf(why, sizeof(why), "each part has a sum of its own: they are of %u part%s, the job has %u",
 			 was_parts, was_parts == 1 ? "" : "s", h->n_parts);
+	else if (h->spec->accumulate == ACCUMULATE_NONE)
+		snprintf(why, sizeof(why), "the job has accumulate: none, and no accumulator for their sum");
 	else if (r->other_sum)
 		snprintf(why, sizeof(why), "they were added with other values of %s than the job's", r->other_sum);
 	else

@@ -103,17 +103,32 @@ static void note_link(struct daemon *d, uint64_t conn, struct part *part, uint32
 		job_on_mailbox(part->job, rank, note.generation);
 }
 
-static void answer(struct daemon *d, uint64_t conn, struct part *part, uint32_t rank, bool wants_mailbox)
+static enum status prepare(struct answer *a, struct part *part, uint32_t rank, bool device, char *why, size_t n_why)
+{
+	snprintf(why, n_why, "the job has no memory yet: call RegisterTensors first");
+	/* the pool is at work on the segments, or nobody keeps them yet */
+	if (part->mem.allocating || part->mem.keeping || !part->mem.n)
+		return ST_NOT_READY;
+	enum status st = part_slots_ready(part, rank, why, n_why);
+	if (!st && !collect(a, part, rank))
+		st = ST_NOT_READY;
+	if (!st && device && (st = part_slots_device(part, rank)))
+		snprintf(why, n_why, "it cannot be noted that a device uses the slots: gaccd's log says why");
+	return st;
+}
+
+static void answer(struct daemon *d, uint64_t conn, struct part *part, uint32_t rank, const struct map_request *q)
 {
 	struct answer a = { .n = 0 };
 	uint8_t bytes[1024];
-	if (part->mem.allocating || part->mem.keeping || !collect(&a, part, rank)) {
-		/* the pool is at work on the segments, or nobody keeps them yet */
-		refuse(d, conn, ST_NOT_READY, "the job has no memory yet: call RegisterTensors first");
+	char why[480];
+	enum status st = prepare(&a, part, rank, q->device, why, sizeof(why));
+	if (st) {
+		refuse(d, conn, st, why);
 	} else {
 		Gacc__V1__MapResponse m = GACC__V1__MAP_RESPONSE__INIT;
 		m.version = MAP_VERSION;
-		bool has_mailbox = wants_mailbox && add_mailbox(&a, part, rank);
+		bool has_mailbox = q->wants_mailbox && add_mailbox(&a, part, rank);
 		m.n_segments = a.n;
 		m.segments = a.list;
 		if (!attach_reply(d->attach, conn, bytes, gacc__v1__map_response__pack(&m, bytes), a.fd, a.n))
@@ -146,7 +161,7 @@ static void on_request(void *arg, uint64_t conn, const struct listen_peer *peer,
 		snprintf(text, sizeof(text), "%s: %s", why.text, *why.hint ? why.hint : status_info(why.status)->hint);
 		refuse(d, conn, why.status, text);
 	} else {
-		answer(d, conn, part, k.rank, q.wants_mailbox);
+		answer(d, conn, part, k.rank, &q);
 	}
 }
 

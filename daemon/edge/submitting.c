@@ -10,26 +10,27 @@ struct submit_waiter {
 	struct submit_waiter *next;
 	submitted_fn *cb;
 	void *arg;
+	int64_t by_ns;
 };
 
-bool submitting_join(struct pending_submit *p, submitted_fn *cb, void *arg)
+bool submitting_join(struct pending_submit *p, submitted_fn *cb, void *arg, int64_t by_ns)
 {
 	struct submit_waiter *w = malloc(sizeof(*w));
 	if (!w)
 		return false;
-	*w = (struct submit_waiter){ NULL, cb, arg };
+	*w = (struct submit_waiter){ NULL, cb, arg, by_ns };
 	*p->waiter_tail = w;
 	p->waiter_tail = &w->next;
 	return true;
 }
 
-struct pending_submit *submitting_new(struct daemon *d, struct hosted *h, submitted_fn *cb, void *arg)
+struct pending_submit *submitting_new(struct daemon *d, struct hosted *h, submitted_fn *cb, void *arg, int64_t by_ns)
 {
 	struct pending_submit *p = malloc(sizeof(*p));
 	if (!p)
 		return NULL;
 	*p = (struct pending_submit){ .next = d->submitting, .h = h, .waiter_tail = &p->waiter };
-	if (!submitting_join(p, cb, arg)) {
+	if (!submitting_join(p, cb, arg, by_ns)) {
 		free(p);
 		return NULL;
 	}
@@ -44,7 +45,7 @@ void submitting_end(struct daemon *d, struct pending_submit *p, enum status st, 
 	while (*at != p)
 		at = &(*at)->next;
 	*at = p->next;
-	bool existed = false;
+	bool existed = p->existed;
 	for (struct submit_waiter *w = p->waiter, *next; w; w = next) {
 		next = w->next;
 		w->cb(w->arg, st ? NULL : p->h, existed, st, why, field);
@@ -54,11 +55,36 @@ void submitting_end(struct daemon *d, struct pending_submit *p, enum status st, 
 	free(p);
 }
 
-void submitting_done(struct hosted *h, enum status st, const char *why)
+static struct pending_submit *pending_of(const struct hosted *h)
 {
 	struct pending_submit *p = h->d->submitting;
 	while (p && p->h != h)
 		p = p->next;
+	return p;
+}
+
+bool submitting_take_late(struct hosted *h, int64_t now_ns, submitted_fn **cb, void **arg)
+{
+	struct pending_submit *p = pending_of(h);
+	struct submit_waiter **at = p ? &p->waiter : NULL, *w;
+	while (at && *at && (*at)->by_ns > now_ns)
+		at = &(*at)->next;
+	if (!at || !*at)
+		return false;
+	w = *at;
+	*cb = w->cb;
+	*arg = w->arg;
+	p->existed |= w == p->waiter;
+	*at = w->next;
+	if (!w->next)
+		p->waiter_tail = at;
+	free(w);
+	return true;
+}
+
+void submitting_done(struct hosted *h, enum status st, const char *why)
+{
+	struct pending_submit *p = pending_of(h);
 	if (!p)
 		return;
 	bool not_its_checkpoint = !h->spec->restores || st == ST_RESOURCE_EXHAUSTED;

@@ -14,12 +14,17 @@ struct pending_submit {
 	struct pending_submit *next;
 	struct hosted *h;
 	struct submit_waiter *waiter, **waiter_tail;
+	bool existed; /* the one that submitted it has its answer: all others meant a job that was there */
 };
 
-/* One with a first submitter, at the head of d->submitting. NULL: no memory. */
-struct pending_submit *submitting_new(struct daemon *, struct hosted *, submitted_fn *, void *arg);
+/* One with a first submitter, at the head of d->submitting. by_ns: when that one wants an answer, whatever it is;
+ * INT64_MAX: never. NULL: no memory. */
+struct pending_submit *submitting_new(struct daemon *, struct hosted *, submitted_fn *, void *arg, int64_t by_ns);
 /* One more who meant the same job. false: no memory. */
-bool submitting_join(struct pending_submit *, submitted_fn *, void *arg);
+bool submitting_join(struct pending_submit *, submitted_fn *, void *arg, int64_t by_ns);
+/* Takes one out who has waited long enough for this job, for the caller to answer; the job goes on. false: there is
+ * none. */
+bool submitting_take_late(struct hosted *, int64_t now_ns, submitted_fn **cb, void **arg);
 /* Answers all who wait, and forgets it. */
 void submitting_end(struct daemon *, struct pending_submit *, enum status, const char *why, const char *field);
 /* Memory for a job whose tensors came with its spec is there, or not: answers its Submit. */

@@ -2,9 +2,12 @@
 /* What becomes of a COMMIT of a sharded job that changes parameters: one table. Pure; any thread.
  *
  * Such a COMMIT names a communicator. The part records it (APPLYING), updates its own share, and is done when it has
- * got the shares of all other parts. From the record on there is no way back: if the communicator breaks or an engine
- * dies, the same COMMIT comes again and names another one, in which all shares are given once more. A part that has
- * opened the next window already gives its own there, too: nothing changes parameters before all have applied.
+ * got the shares of all other parts. The update runs on the main thread and its workers, and the main thread does
+ * nothing else meanwhile; if the communicator is connected already, the communication thread gives each piece that is
+ * updated to the other parts at the same time (front.h). An update ends, whatever becomes of the communicator. From the
+ * record on there is no way back: if the communicator breaks or an engine dies, the same COMMIT comes again and names
+ * another one, in which all shares are given once more. A part that has opened the next window already gives its own
+ * there, too: nothing changes parameters before all have applied.
  *
  * At most one COMMIT is at hand: it waits for its communicator to be connected, or shares are being gathered. The first
  * row that fits:

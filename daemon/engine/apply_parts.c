@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Commits of a sharded job: updates this part's share of the parameters, and gathers the others'. For joining.c and
- * engine.c; the engine's main thread, while bytes move on the communication thread. */
+/* Commits of a sharded job: updates this part's share of the parameters, and gathers the others' meanwhile. For
+ * joining.c and engine.c; the engine's main thread, while bytes move on the communication thread. */
 #include "engine/process.h"
 
 #include "proto/failpoint.h"
@@ -8,11 +8,9 @@
 #include <assert.h>
 #include <stdio.h>
 
-enum { STEP_APPLIED = 1 }; /* gacc.v1.StepOutcome */
-
 bool apply_is_wanted(const struct engine *e, uint32_t outcome)
 {
-	return e->mem.plan->sharded && outcome == STEP_APPLIED;
+	return plan_is_sharded(e->mem.plan) && outcome == STEP_APPLIED;
 }
 
 static const char *explain(const struct apply_verdict *v, const struct engine_command *c)
@@ -39,20 +37,26 @@ static enum go_comm standing(const struct engine *e, const struct engine_command
 
 /* ---- the share ---- */
 
+static void know_share(struct engine *e)
+{
+	e->apply.has_share = true;
+	e->apply.share_window = e->state.r.commit_window;
+}
+
+/* To its end, whatever becomes of a gather that has begun: the gather waits for nothing else. */
 static void update_share(struct engine *e)
 {
-	struct apply *a = &e->apply;
 	struct arith_params own;
 	step_update(e, &own);
-	a->share.values = own.digest;
-	arith_need("looking at the share", e->arith->ops->digests(e->arith, true, &a->share));
-	a->has_share = true;
-	a->share_window = e->state.r.commit_window;
+	struct arith_share share = { .values = own.digest };
+	arith_need("looking at the share", e->arith->ops->digests(e->arith, true, &share));
+	know_share(e);
 	FAILPOINT(engine_share_updated);
 }
 
 void apply_resume(struct engine *e)
 {
+	step_begin_update(e);
 	update_share(e);
 }
 
@@ -67,12 +71,11 @@ static void begin_gather(struct engine *e)
 	struct apply *a = &e->apply;
 	assert(!comm_is_working(e->comm));
 	if (!a->has_share || a->share_window != e->state.r.commit_window) {
-		arith_need("looking at the share", e->arith->ops->digests(e->arith, false, &a->share));
-		a->has_share = true;
-		a->share_window = e->state.r.commit_window;
+		struct arith_share share;
+		arith_need("looking at the share", e->arith->ops->digests(e->arith, false, &share));
+		know_share(e);
 	}
 	a->task = (struct gather_task){ .arith = e->arith, .whole = a->serves };
-	a->task.table[e->mem.plan->part] = a->share;
 	a->at_hand.stage = APPLY_GATHERS;
 	comm_gather(e->comm, gather, &a->task);
 }
@@ -119,8 +122,10 @@ void apply_commit(struct engine *e, const struct engine_command *c)
 {
 	if (apply_again(e, c) || !step_record(e, c))
 		return;
+	step_begin_update(e);
+	know_share(e);
+	apply_again(e, c); /* first: each piece goes to the other parts as soon as it is updated */
 	update_share(e);
-	apply_again(e, c);
 }
 
 /* ---- what becomes of it ---- */

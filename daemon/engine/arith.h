@@ -3,9 +3,9 @@
  * masters and optimizer state.
  *
  * The engine's own code (engine.c, window.c, step.c, saving.c, snapshot*.c) names them by slot and half and never holds
- * a pointer into one; only an implementation knows where they lie. There is one, arith_host.c, for arenas in shared
- * memory. The control and the status segment are host memory in every job and are not behind this: everybody, an
- * implementation included, reads and writes them directly.
+ * a pointer into one; only an implementation knows where they lie: arith_host.c for arenas in shared memory, and
+ * daemon/cuda for those in a GPU's, which no engine loads yet. The control and the status segment are host memory in
+ * every job and are not behind this: everybody, an implementation included, reads and writes them directly.
  *
  * Operations have done their work when they return. Main thread, `reduce` and `broadcast` excepted. Slots and halves
  * are below the plan's numbers: what comes from outside is checked before.
@@ -16,9 +16,10 @@
  * or answered: the same as a SIGKILL at that point, which the control record makes good. gaccd starts a successor; it
  * adopts the memory and finishes what the record in force says. The host's operations never fail.
  *
- * What will come with devices, because nothing calls it on the host: `allocate` and `adopt` (today gaccd makes all
- * segments and memory_take maps them), and `slot_ready` (whether the trainer's stream has written what its push
- * announces).
+ * How a device's memory is made and adopted is in device_plugin.h; the host's comes from gaccd, and memory_take maps
+ * it. What will come when an engine loads one: `slot_ready` (whether the trainer's stream has written what its push
+ * announces). An implementation may leave out what its jobs cannot ask for: daemon/cuda has no `take`, and nothing of
+ * jobs of several parts.
  */
 #ifndef GACC_ENGINE_ARITH_H
 #define GACC_ENGINE_ARITH_H
@@ -64,6 +65,9 @@ struct arith_share {
 };
 
 #define ARITH_NO_HALF 2u /* where a half may be missing */
+/* Where a sum is read, of a job without accumulators (plan->in_slot): the sum is this slot, times the coefficient of
+ * the push that the ledger has. */
+#define ARITH_IN_SLOT(slot) (3u + (slot))
 
 struct arith_ops {
 	void (*close)(struct arith *);
@@ -73,6 +77,9 @@ struct arith_ops {
 	 * holds. dst may be src only when first. */
 	enum status (*add)(struct arith *, uint32_t dst, uint32_t src, bool first, const struct arith_source *s,
 			   uint32_t n, uint64_t *nonfinite, struct arith_norm *norm);
+	/* Of a job without accumulators, in place of add: makes one micro-batch the sum, in its slot. Tensors that are
+	 * absent or frozen become zeros there. nonfinite, norm: as of add. */
+	enum status (*take)(struct arith *, const struct arith_source *s, uint64_t *nonfinite, struct arith_norm *norm);
 	enum status (*inspect)(struct arith *, uint32_t half, struct arith_norm *out);
 	/* Half dst = the sum over all parts of the job, of which half src is this one's; filled: something is in src,
 	 * else it is set to zeros first. Only for a job of several parts. Not for the main thread:
@@ -105,11 +112,12 @@ struct arith_ops {
 	 * many lives it took. */
 	enum status (*update_run)(struct arith *, const struct control_record *r, uint32_t half,
 				  struct arith_params *out);
-	/* Of a sharded job: update_run updates this part's share, and what it says is of that. digests: of the own
-	 * share as it is; known: of an update_run just now, whose digest out->values is already. gather: like reduce,
-	 * for the communication thread; all parts get the parameters of each other's shares, those excepted that are
-	 * `whole`: they have them. table: [n_parts], with the own digests in their place; then all are there.
-	 * gathered: what all parameters are after that. */
+	/* Of a sharded job: update_run updates this part's share, and what it says is the digest of that. digests: of
+	 * the own share as it is; known: of an update_run just now, whose digest out->values is already. gather: like
+	 * reduce, for the communication thread; all parts get the parameters of each other's shares, those excepted
+	 * that are `whole`: they have them. Between update_begin and digests, which the main thread then gets to
+	 * whatever happens, it gives what the update has finished, and waits for the rest. table: [n_parts], filled:
+	 * the own digests and those of the others. gathered: what all parameters are after that. */
 	enum status (*digests)(struct arith *, bool known, struct arith_share *out);
 	enum status (*gather)(struct arith *, struct coll *, bool whole, struct arith_share *table);
 	enum status (*gathered)(struct arith *, const struct arith_share *table, struct arith_params *out);
@@ -123,8 +131,11 @@ struct arith_ops {
 	enum status (*write)(struct arith *, enum segment_role, uint64_t offset, uint64_t n, const void *from);
 
 	/* Writes the rows of control_page_norms, those of aliases excepted: of the sum in `half` (ARITH_NO_HALF: there
-	 * is none) and of the parameters. */
+	 * is none) and of the parameters. Not of a sharded job. */
 	enum status (*norms)(struct arith *, uint32_t half);
+	/* The same of a sharded job, behind `reduce` and like it for the communication thread: `half` has the sum of
+	 * this part's share. If it fails, the rows are as they were. */
+	enum status (*norms_of_shares)(struct arith *, struct coll *, uint32_t half);
 };
 
 /* What every implementation begins with. */

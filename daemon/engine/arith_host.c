@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The operations of arith.h on host memory: turns the numbers of slots and halves into pointers into the mapped
  * segments; pass.c, sum_parts.c, update.c, norms.c and params.c do the work. For the engine; main thread, with the
- * workers; reads also on the thread that writes checkpoints, `reduce` and `broadcast` on the communication thread. */
+ * workers; reads also on the thread that writes checkpoints, `reduce`, `broadcast` and the like on the communication
+ * thread. */
 #include "engine/arith_host.h"
 
 #include "engine/finite.h"
@@ -45,6 +46,16 @@ static unsigned char *half_of(const struct host *h, uint32_t half)
 	return h->m->accum[half];
 }
 
+static struct sum_view sum_of(const struct host *h, uint32_t half)
+{
+	const struct plan *p = h->m->plan;
+	if (half < ARITH_IN_SLOT(0))
+		return sum_view_of_half(p, h->kernels, half_of(h, half));
+	const struct ledger_cell *pushed = control_page_ledger(&h->m->page, 0, 0);
+	return sum_view_of_slot(p, h->kernels, slot_of(h, half - ARITH_IN_SLOT(0)),
+				reduce_coefficient(p->reduction, p->grad_of, pushed->weight));
+}
+
 /* ---- passes ---- */
 
 static enum status add(struct arith *a, uint32_t dst, uint32_t src, bool first, const struct arith_source *s,
@@ -59,9 +70,17 @@ static enum status add(struct arith *a, uint32_t dst, uint32_t src, bool first, 
 	return ST_OK;
 }
 
+static enum status take(struct arith *a, const struct arith_source *s, uint64_t *nonfinite, struct arith_norm *norm)
+{
+	const struct pass_source source = { slot_of(host(a), s->slot), s->coefficient, s->present };
+	pass_take(host(a)->pass, &source, nonfinite, norm);
+	return ST_OK;
+}
+
 static enum status inspect(struct arith *a, uint32_t half, struct arith_norm *out)
 {
-	pass_inspect(host(a)->pass, half_of(host(a), half), out);
+	const struct sum_view sum = sum_of(host(a), half);
+	pass_inspect(host(a)->pass, &sum, out);
 	return ST_OK;
 }
 
@@ -91,9 +110,9 @@ static enum status broadcast(struct arith *a, struct coll *coll, uint32_t root)
 {
 	const struct memory *m = host(a)->m;
 	enum status st = coll_broadcast(coll, m->params, plan_role_bytes(m->plan, SEG_PARAMS), root);
-	if (!st && m->plan->sharded && root != m->plan->part)
+	if (!st && plan_is_sharded(m->plan) && root != m->plan->part)
 		params_derive_masters(m, host(a)->kernels); /* uploaded ones are no more precise */
-	else if (!st && m->master && !m->plan->sharded)
+	else if (!st && m->master && !plan_is_sharded(m->plan))
 		st = coll_broadcast(coll, m->master, plan_role_bytes(m->plan, SEG_MASTER), root);
 	return st;
 }
@@ -129,8 +148,9 @@ static enum status can_resume_update(struct arith *a, uint64_t window, bool *out
 static enum status run_update(struct arith *a, const struct control_record *r, uint32_t half, struct arith_params *out)
 {
 	const struct host *h = host(a);
-	*out = (struct arith_params){ .digest = update_run(h->update, r, half_of(h, half)) };
-	if (update_is_suspect(h->update))
+	const struct sum_view sum = sum_of(h, half);
+	*out = (struct arith_params){ .digest = update_run(h->update, r, &sum) };
+	if (update_is_suspect(h->update) && !plan_is_sharded(h->m->plan)) /* other parts' values come while it runs */
 		out->nonfinite = finite_find(h->m, h->kernels, h->workers);
 	return ST_OK;
 }
@@ -150,12 +170,14 @@ static enum status digests(struct arith *a, bool known, struct arith_share *out)
 	if (!known)
 		out->values = update_own_digest(h->update, false);
 	out->seen = h->m->master ? update_own_digest(h->update, true) : out->values;
+	front_end(update_front(h->update), out);
 	return ST_OK;
 }
 
 static enum status gather(struct arith *a, struct coll *coll, bool whole, struct arith_share *table)
 {
-	return share_params_gather(host(a)->m, coll, whole, table);
+	const struct host *h = host(a);
+	return share_params_gather(h->m, coll, update_front(h->update), whole, table);
 }
 
 static enum status gathered(struct arith *a, const struct arith_share *table, struct arith_params *out)
@@ -171,8 +193,19 @@ static enum status gathered(struct arith *a, const struct arith_share *table, st
 static enum status take_norms(struct arith *a, uint32_t half)
 {
 	const struct host *h = host(a);
-	norms_take(h->norms, half == ARITH_NO_HALF ? NULL : half_of(h, half));
+	if (half == ARITH_NO_HALF) {
+		norms_take(h->norms, NULL);
+		return ST_OK;
+	}
+	const struct sum_view sum = sum_of(h, half);
+	norms_take(h->norms, &sum);
 	return ST_OK;
+}
+
+static enum status take_norms_of_shares(struct arith *a, struct coll *coll, uint32_t half)
+{
+	const struct sum_view sum = sum_of(host(a), half);
+	return norms_take_shares(host(a)->norms, coll, &sum);
 }
 
 /* ---- bytes ---- */
@@ -224,6 +257,7 @@ static void close_host(struct arith *a)
 static const struct arith_ops operations = {
 	.close = close_host,
 	.add = add,
+	.take = take,
 	.inspect = inspect,
 	.reduce = reduce,
 	.broadcast = broadcast,
@@ -241,6 +275,7 @@ static const struct arith_ops operations = {
 	.read = read_bytes,
 	.write = write_bytes,
 	.norms = take_norms,
+	.norms_of_shares = take_norms_of_shares,
 };
 
 enum status arith_host_open(struct arith **out, const struct memory *m, const char *kernels, struct workers *workers)

@@ -14,7 +14,7 @@
 
 #include <stdint.h>
 
-#define ENGINE_CHANNEL_VERSION 16
+#define ENGINE_CHANNEL_VERSION 17
 #define ENGINE_CHANNEL_FD 3 /* the engine's end, inherited */
 #define ENGINE_MAX_FDS 64   /* in one packet */
 /* bytes of present bitmap that a packet can carry: 2^20 tensors */
@@ -61,6 +61,10 @@ enum engine_op {
 	/* rank, sgen, epoch; with the descriptors of the session's mailbox: memory, submit, answer. When the job runs,
 	   and again after HELLO, before anything is repeated. What lies in it is taken before the answer */
 	ENGINE_MAILBOX,
+	/* rank, sgen, slot; with descriptors: other memory for the session's slots, the first of which is `slot`. The
+	   session has pushed nothing from them yet. NOT_READY: one of them is the sum of the window (accumulate:
+	   none), whose end is to be awaited */
+	ENGINE_SLOTS,
 	/* no command: what the engine says unasked (id 0), because gaccd does not see what comes in mailboxes. window,
 	   and `result` says what has happened in it */
 	ENGINE_PROGRESS,
@@ -100,6 +104,9 @@ enum comm_news {
 };
 
 /* Of an ADD. Numbers are those of gacc.v1.PushResult. */
+/* Of gacc.v1's StepOutcome, the one that the engine treats otherwise than all others. */
+enum { STEP_APPLIED = 1 };
+
 enum push_result { PUSH_COUNTED = 1, PUSH_DUPLICATE = 2, PUSH_ALREADY_COMMITTED = 3, PUSH_VOID = 4 };
 
 #define ENGINE_FILES 4	 /* of a checkpoint; store/manifest.h says which */
@@ -158,7 +165,7 @@ struct engine_command {
 	uint64_t offset, bytes;
 	/* COMMIT */
 	uint64_t applied_step; /* after this step */
-	uint32_t outcome;      /* gacc.v1.StepOutcome */
+	uint32_t outcome;      /* gacc.v1.StepOutcome: STEP_APPLIED or another */
 	uint32_t next_micro_size;
 	double scale, clip_value, lr, next_loss_scale;
 	struct step_result result;

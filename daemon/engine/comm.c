@@ -1,21 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The member of a communicator that an engine is, and the thread that runs its calls: the table of comm.h. For the
- * engine; main thread, and the communication thread, whose part is at the beginning. */
+/* The member of a communicator that an engine is: the table of comm.h. For the engine; main thread, and the
+ * communication thread (call_thread.c), whose part is at the beginning. */
 #include "engine/comm.h"
 
 #include "base/clock.h"
+#include "engine/call_thread.h"
 
 #include <assert.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
 #define LOOK_MS 500
 #define LOOK_NS (LOOK_MS * INT64_C(1000000))
+#define MAX_GAP_NS (2 * LOOK_NS) /* that counts, of the time between two looks at the old one */
 
 /* One member, with what it needs to join. Main thread; while a call runs, what the call reads is left alone. */
 struct seat {
@@ -27,8 +25,6 @@ struct seat {
 };
 
 enum call_kind { CALL_JOIN, CALL_FN, CALL_LEAVE };
-/* Main posts a call in IDLE and takes its result in DONE; in POSTED everything in struct call is the thread's. */
-enum call_state { CALL_IDLE, CALL_POSTED, CALL_DONE };
 
 struct call {
 	enum call_kind kind;
@@ -43,31 +39,24 @@ struct comm {
 	uint64_t life;
 	int64_t stall_ns;
 	uint32_t small;
-	int fd;
-	pthread_t thread;
-	pthread_mutex_t mutex;
-	pthread_cond_t changed;
-	/* the mutex */
-	enum call_state posted;
-	bool want_stop;
-	enum status result;
-	/* main thread, and the communication thread while it is POSTED */
-	struct call call;
-	/* main thread */
+	struct call_thread *thread;
+	struct call call; /* the thread's while it runs */
 	enum comm_state state;
 	struct seat *member, *old;
 	struct coll_id newest; /* that was opened; k 0: none */
 	bool opened;
-	int64_t old_since_ns; /* its abort, or its leaving */
-	int64_t looked_ns;    /* since when nothing has been said about the call that runs */
+	int64_t old_seen_ns; /* when it was last looked at, or its abort or its leaving began */
+	int64_t old_for_ns;  /* that this has taken, while the main thread looked */
+	int64_t looked_ns;   /* since when nothing has been said about the call that runs */
 	uint64_t said_pieces;
 	uint32_t said_connected;
 };
 
 /* ---- the communication thread ---- */
 
-static enum status run(const struct call *call)
+static enum status run(void *arg)
 {
+	const struct call *call = arg;
 	switch (call->kind) {
 	case CALL_JOIN:
 		return coll_join(call->seat->coll, call->seat->all);
@@ -79,63 +68,13 @@ static enum status run(const struct call *call)
 	}
 }
 
-static void *serve(void *arg)
-{
-	struct comm *c = arg;
-	const uint64_t one = 1;
-	pthread_mutex_lock(&c->mutex);
-	while (!c->want_stop) {
-		if (c->posted != CALL_POSTED) {
-			pthread_cond_wait(&c->changed, &c->mutex);
-			continue;
-		}
-		pthread_mutex_unlock(&c->mutex);
-		enum status st = run(&c->call);
-		pthread_mutex_lock(&c->mutex);
-		c->result = st;
-		c->posted = CALL_DONE;
-		pthread_cond_broadcast(&c->changed);
-		ssize_t n = write(c->fd, &one, sizeof(one));
-		assert(n == sizeof(one));
-		(void)n;
-	}
-	pthread_mutex_unlock(&c->mutex);
-	return NULL;
-}
-
 /* ---- calls, as main sees them ---- */
 
 static void post(struct comm *c, const struct call *call)
 {
-	pthread_mutex_lock(&c->mutex);
-	assert(c->posted == CALL_IDLE);
 	call->seat->called = true;
 	c->call = *call;
-	c->posted = CALL_POSTED;
-	pthread_cond_broadcast(&c->changed);
-	pthread_mutex_unlock(&c->mutex);
-}
-
-/* true: a call has come back, which was c->call. */
-static bool take(struct comm *c, enum status *result)
-{
-	pthread_mutex_lock(&c->mutex);
-	bool done = c->posted == CALL_DONE;
-	if (done)
-		c->posted = CALL_IDLE;
-	*result = c->result;
-	pthread_mutex_unlock(&c->mutex);
-	return done;
-}
-
-/* A call is posted, or has come back and is not taken. */
-static bool is_posted(const struct comm *c)
-{
-	struct comm *m = (struct comm *)c; /* the mutex alone changes */
-	pthread_mutex_lock(&m->mutex);
-	bool posted = c->posted != CALL_IDLE;
-	pthread_mutex_unlock(&m->mutex);
-	return posted;
+	call_thread_post(c->thread, run, &c->call);
 }
 
 static void free_seat(struct seat *s)
@@ -147,9 +86,15 @@ static void free_seat(struct seat *s)
 
 /* ---- the end of a member ---- */
 
+static void count_from_now(struct comm *c)
+{
+	c->old_seen_ns = clock_ns(CLOCK_MONOTONIC);
+	c->old_for_ns = 0;
+}
+
 static void leave_old(struct comm *c)
 {
-	c->old_since_ns = clock_ns(CLOCK_MONOTONIC);
+	count_from_now(c);
 	post(c, &(struct call){ .kind = CALL_LEAVE, .seat = c->old });
 }
 
@@ -167,8 +112,8 @@ static void retire(struct comm *c)
 	}
 	assert(!c->old);
 	c->old = s;
-	c->old_since_ns = clock_ns(CLOCK_MONOTONIC);
-	if (!is_posted(c))
+	count_from_now(c);
+	if (call_thread_is_idle(c->thread))
 		leave_old(c);
 }
 
@@ -320,7 +265,7 @@ int comm_compare(const struct comm *c, const struct coll_id *id)
 
 bool comm_is_working(const struct comm *c)
 {
-	return c && (c->state == COMM_BUSY || (c->old && c->call.kind == CALL_FN && is_posted(c)));
+	return c && (c->state == COMM_BUSY || (c->old && c->call.kind == CALL_FN && !call_thread_is_idle(c->thread)));
 }
 
 bool comm_is_filling(const struct comm *c)
@@ -332,7 +277,7 @@ bool comm_is_filling(const struct comm *c)
 
 int comm_fd(const struct comm *c)
 {
-	return c->fd;
+	return call_thread_fd(c->thread);
 }
 
 static void describe(const struct comm *c, struct comm_event *out, enum status st)
@@ -378,13 +323,10 @@ static void settle_old(struct comm *c)
 
 bool comm_next(struct comm *c, struct comm_event *out)
 {
-	uint64_t count;
 	enum status st;
 	if (!c)
 		return false;
-	while (read(c->fd, &count, sizeof(count)) == sizeof(count))
-		;
-	while (take(c, &st)) {
+	while (call_thread_take(c->thread, &st)) {
 		if (c->call.seat == c->old) {
 			settle_old(c);
 			continue;
@@ -405,9 +347,22 @@ int comm_patience_ms(const struct comm *c)
 	return c && (c->old || is_calling(c)) ? LOOK_MS : -1;
 }
 
+/* The old one has had COLL_ABORT_NS, and its call has not come back. The main thread may have been elsewhere for longer
+ * than that, in an update, or the whole process may have stood still: of the time between two looks only what is usual
+ * counts. */
+static bool hangs(struct comm *c, int64_t now)
+{
+	if (!c->old)
+		return false;
+	int64_t gap = now - c->old_seen_ns;
+	c->old_for_ns += gap < MAX_GAP_NS ? gap : MAX_GAP_NS;
+	c->old_seen_ns = now;
+	return c->old_for_ns > COLL_ABORT_NS && call_thread_is_running(c->thread);
+}
+
 enum comm_look comm_look(struct comm *c, int64_t now, struct comm_event *out)
 {
-	if (c && c->old && now - c->old_since_ns > COLL_ABORT_NS)
+	if (c && hangs(c, now))
 		return COMM_LOOK_HANGS;
 	if (!c || !is_calling(c) || now - c->looked_ns < LOOK_NS)
 		return COMM_LOOK_QUIET;
@@ -422,61 +377,22 @@ enum comm_look comm_look(struct comm *c, int64_t now, struct comm_event *out)
 
 /* ---- beginning and end ---- */
 
-/* Its thread takes no signals. */
-static bool start_thread(struct comm *c)
-{
-	sigset_t all, before;
-	sigfillset(&all);
-	pthread_sigmask(SIG_BLOCK, &all, &before);
-	bool made = !pthread_create(&c->thread, NULL, serve, c);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	return made;
-}
-
-static void destroy(struct comm *c)
-{
-	pthread_cond_destroy(&c->changed);
-	pthread_mutex_destroy(&c->mutex);
-	if (c->fd >= 0)
-		close(c->fd);
-	free(c);
-}
-
 enum status comm_new(struct coll_net *net, uint64_t life, int64_t stall_ns, uint32_t small, struct comm **out)
 {
 	struct comm *c = calloc(1, sizeof(*c));
-	pthread_condattr_t attr;
 	if (!c)
 		return ST_NO_MEMORY;
 	c->net = net;
 	c->life = life;
 	c->stall_ns = stall_ns;
 	c->small = small;
-	pthread_condattr_init(&attr);
-	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-	pthread_cond_init(&c->changed, &attr);
-	pthread_condattr_destroy(&attr);
-	pthread_mutex_init(&c->mutex, NULL);
-	c->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	if (c->fd < 0 || !start_thread(c)) {
-		destroy(c);
-		return ST_IO_ERROR;
+	enum status st = call_thread_new(&c->thread);
+	if (st) {
+		free(c);
+		return st;
 	}
 	*out = c;
 	return ST_OK;
-}
-
-/* Until the call that runs has come back; false: the time is over. */
-static bool await(struct comm *c, int64_t until)
-{
-	const struct timespec t = { until / CLOCK_NS_PER_S, until % CLOCK_NS_PER_S };
-	int error = 0;
-	pthread_mutex_lock(&c->mutex);
-	while (c->posted == CALL_POSTED && !error)
-		error = pthread_cond_timedwait(&c->changed, &c->mutex, &t);
-	bool back = c->posted != CALL_POSTED;
-	pthread_mutex_unlock(&c->mutex);
-	return back;
 }
 
 bool comm_free(struct comm *c, int64_t limit_ns)
@@ -487,13 +403,9 @@ bool comm_free(struct comm *c, int64_t limit_ns)
 		return true;
 	abort_member(c);
 	for (; c->old; comm_next(c, &unwanted))
-		if (!await(c, until))
+		if (!call_thread_await(c->thread, until))
 			return false;
-	pthread_mutex_lock(&c->mutex);
-	c->want_stop = true;
-	pthread_cond_broadcast(&c->changed);
-	pthread_mutex_unlock(&c->mutex);
-	pthread_join(c->thread, NULL);
-	destroy(c);
+	call_thread_free(c->thread);
+	free(c);
 	return true;
 }

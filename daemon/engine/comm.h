@@ -98,9 +98,10 @@ int comm_fd(const struct comm *); /* readable: comm_next may have something */
 bool comm_next(struct comm *, struct comm_event *out);
 /* When comm_look wants to be called next, in ms from now; -1: not before something else happens. NULL: -1. */
 int comm_patience_ms(const struct comm *);
-/* now: CLOCK_MONOTONIC. COMM_LOOK_MOVES: the member's call has got on, of which *out says how far (kind and status mean
- * nothing); at most twice a second. COMM_LOOK_HANGS: the old one has not left in COLL_ABORT_NS: this process is to end.
- * NULL: COMM_LOOK_QUIET. */
+/* now: CLOCK_MONOTONIC, no earlier than before. COMM_LOOK_MOVES: the member's call has got on, of which *out says how
+ * far (kind and status mean nothing); at most twice a second. COMM_LOOK_HANGS: a call of the old one has not come back
+ * in COLL_ABORT_NS: this process is to end. Of the time between two looks one second counts at most, since a caller
+ * that was busy or stopped has not seen what came back. NULL: COMM_LOOK_QUIET. */
 enum comm_look comm_look(struct comm *, int64_t now, struct comm_event *out);
 
 #endif

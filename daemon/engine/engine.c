@@ -73,6 +73,12 @@ static enum status adopt_record(struct engine *e, const struct engine_command *c
 
 /* The record in force, or the first one of a new segment. An older one than a predecessor's answers relied on is in
  * force only because the newest is damaged. */
+/* A slot that is the sum is one of the plan's. */
+static bool sum_is_inside(const struct engine *e)
+{
+	return !e->mem.plan->in_slot || e->state.r.filled <= e->mem.plan->slots;
+}
+
 static enum status read_record(struct engine *e, const struct engine_command *c, char *why, size_t n_why)
 {
 	const uint64_t told = atomic_load(&e->mem.progress->told);
@@ -84,9 +90,9 @@ static enum status read_record(struct engine *e, const struct engine_command *c,
 			 e->state.r.seq, told);
 		return ST_SEGMENT_CORRUPT;
 	}
-	if (found)
+	if (found && sum_is_inside(e))
 		return adopt_record(e, c, why, n_why);
-	if (corrupt || told) {
+	if (found || corrupt || told) {
 		snprintf(why, n_why, "neither control record is valid");
 		return ST_SEGMENT_CORRUPT;
 	}
@@ -247,7 +253,7 @@ static void dispatch(struct engine *e, const struct packet *p)
 	}
 }
 
-/* fds are those of the packet; only a START before HELLO and a MAILBOX after it may have any. */
+/* fds are those of the packet; only a START before HELLO, and a MAILBOX or SLOTS after it, may have any. */
 static void on_packet(struct engine *e, const struct packet *p, size_t n, const int *fds, int n_fds)
 {
 	const struct engine_command *c = &p->c;
@@ -263,6 +269,10 @@ static void on_packet(struct engine *e, const struct packet *p, size_t n, const 
 	}
 	if (whole && c->op == ENGINE_MAILBOX && e->running) {
 		boxes_take(e, c, fds, n_fds);
+		return;
+	}
+	if (whole && c->op == ENGINE_SLOTS && e->running) {
+		slots_exchange(e, c, fds, n_fds);
 		return;
 	}
 	for (int i = 0; i < n_fds; i++)

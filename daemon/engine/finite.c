@@ -51,19 +51,32 @@ static bool any_lost32(const struct kernels *k, const float *x, size_t n)
 	return count;
 }
 
+size_t finite_count(const struct kernel_params *p, size_t n, uint64_t *count)
+{
+	size_t first = n;
+	for (size_t i = 0; i < n; i++) {
+		bool lost = (p->p && is_lost32(p->p[i])) ||
+			    (p->p16 && is_lost16(((const uint16_t *)p->p16)[i], p->p16_dtype)) ||
+			    (p->v && is_lost32(p->v[i]));
+		if (lost && first == n)
+			first = i;
+		*count += lost;
+	}
+	return first;
+}
+
 /* n <= KERNEL_BLOCK elements from `start` on. */
 static void search_block(const struct search *s, const struct kernel_params *p, uint64_t start, size_t n,
 			 struct part *out)
 {
 	bool any = (p->p && any_lost32(s->kernels, p->p, n)) || (p->p16 && any_lost16(p->p16, p->p16_dtype, n)) ||
 		   (p->v && any_lost32(s->kernels, p->v, n));
-	for (size_t i = 0; any && i < n; i++) {
-		bool lost = (p->p && is_lost32(p->p[i])) ||
-			    (p->p16 && is_lost16(((const uint16_t *)p->p16)[i], p->p16_dtype)) ||
-			    (p->v && is_lost32(p->v[i]));
-		if (lost && !out->count++)
-			out->first = start + i;
-	}
+	const bool is_first = !out->count;
+	if (!any)
+		return;
+	const size_t first = finite_count(p, n, &out->count);
+	if (is_first)
+		out->first = start + first;
 }
 
 /* First element of a part; they end at whole blocks of the arena. */
@@ -91,7 +104,7 @@ static void search_part(void *arg, uint32_t item, uint32_t worker)
 	s->part[item] = out;
 }
 
-static uint64_t tensor_at(const struct plan *p, uint64_t element)
+uint64_t finite_tensor(const struct plan *p, uint64_t element)
 {
 	const struct plan_tensor *t = plan_tensors(p);
 	uint64_t i = 0;
@@ -107,7 +120,7 @@ struct nonfinite finite_find(const struct memory *m, const struct kernels *k, st
 	workers_run(w, search_part, &s, N_PARTS, m->plan->n_elements < ALONE_BELOW);
 	for (int i = 0; i < N_PARTS; i++) {
 		if (s.part[i].count && !found.count)
-			found.tensor = tensor_at(m->plan, s.part[i].first);
+			found.tensor = finite_tensor(m->plan, s.part[i].first);
 		found.count += s.part[i].count;
 	}
 	return found;

@@ -15,4 +15,10 @@
 /* Reads all parameters. */
 struct nonfinite finite_find(const struct memory *, const struct kernels *, struct workers *);
 
+/* Adds to *count how many of n <= KERNEL_BLOCK elements are inf or NaN, and gives the first one's place among them, or
+ * n. Any thread. */
+size_t finite_count(const struct kernel_params *, size_t n, uint64_t *count);
+/* The tensor that an element of the arena belongs to; n_tensors: none. */
+uint64_t finite_tensor(const struct plan *, uint64_t element);
+
 #endif

@@ -6,10 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct gap {
-	uint64_t from, to; /* bytes */
-};
-
 struct gaps {
 	uint64_t n;
 	struct gap *slot, *params; /* [n], ascending */
@@ -103,4 +99,16 @@ void gaps_zero_slot(const struct gaps *g, unsigned char *slot, uint64_t from, ui
 void gaps_zero_params(const struct gaps *g, unsigned char *params, uint64_t from, uint64_t to)
 {
 	zero(g->params, g->n, params, from, to);
+}
+
+const struct gap *gaps_of_slot(const struct gaps *g, uint64_t *n)
+{
+	*n = g->n;
+	return g->slot;
+}
+
+const struct gap *gaps_of_params(const struct gaps *g, uint64_t *n)
+{
+	*n = g->n;
+	return g->params;
 }

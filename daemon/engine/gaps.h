@@ -13,6 +13,10 @@
 
 struct gaps;
 
+struct gap {
+	uint64_t from, to; /* bytes */
+};
+
 /* ST_NO_MEMORY. The plan is not kept. */
 enum status gaps_new(struct gaps **out, const struct plan *);
 void gaps_free(struct gaps *); /* NULL is fine */
@@ -20,5 +24,8 @@ void gaps_free(struct gaps *); /* NULL is fine */
 /* Zeroes what of bytes [from, to) of a slot, or of the parameters, belongs to no tensor. */
 void gaps_zero_slot(const struct gaps *, unsigned char *slot, uint64_t from, uint64_t to);
 void gaps_zero_params(const struct gaps *, unsigned char *params, uint64_t from, uint64_t to);
+/* All of them, in ascending order, as bytes of a slot and of the parameters; *n is how many. */
+const struct gap *gaps_of_slot(const struct gaps *, uint64_t *n);
+const struct gap *gaps_of_params(const struct gaps *, uint64_t *n);
 
 #endif

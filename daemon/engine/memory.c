@@ -78,9 +78,10 @@ static void place(struct memory *m, const struct plan_segment *w, void *data)
 	}
 }
 
-static enum status take_segment(struct memory *m, int fd, uint64_t generation, char *why, size_t n_why)
+/* Maps segment i; the caller closes the descriptor of one that is refused. */
+static enum status adopt(struct memory *m, int i, int fd, uint64_t generation, char *why, size_t n_why)
 {
-	const struct plan_segment *w = &m->wanted[m->n_taken];
+	const struct plan_segment *w = &m->wanted[i];
 	struct segment s = SEGMENT_NONE;
 	char text[128];
 	enum status st = segment_adopt(&s, fd, m->plan->job_id, m->plan->fingerprint, w->role, w->index, true, text,
@@ -93,12 +94,34 @@ static enum status take_segment(struct memory *m, int fd, uint64_t generation, c
 		munmap(s.header, SEGMENT_DATA_OFFSET + s.data_bytes);
 	}
 	if (st) {
-		snprintf(why, n_why, "segment %d (role %u): %s", m->n_taken, w->role, text);
+		snprintf(why, n_why, "segment %d (role %u): %s", i, w->role, text);
 		return st;
 	}
-	m->segment[m->n_taken++] = s;
+	segment_close(&m->segment[i]);
+	m->segment[i] = s;
 	place(m, w, s.data);
 	return ST_OK;
+}
+
+static enum status take_segment(struct memory *m, int fd, uint64_t generation, char *why, size_t n_why)
+{
+	m->segment[m->n_taken] = SEGMENT_NONE;
+	enum status st = adopt(m, m->n_taken, fd, generation, why, n_why);
+	m->n_taken += !st;
+	return st;
+}
+
+enum status memory_exchange_slot(struct memory *m, uint32_t slot, int fd, char *why, size_t n_why)
+{
+	enum status st = ST_INVALID_ARGUMENT;
+	for (int i = 0; i < m->n_taken && st; i++)
+		if (m->wanted[i].role == SEG_SLOT && m->wanted[i].index == slot) {
+			st = adopt(m, i, fd, m->segment[i].header->generation, why, n_why);
+			break;
+		}
+	if (st)
+		close(fd);
+	return st;
 }
 
 enum status memory_take(struct memory *m, int fd, uint64_t generation, char *why, size_t n_why)

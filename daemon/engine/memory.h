@@ -39,6 +39,8 @@ struct memory {
 enum status memory_take(struct memory *, int fd, uint64_t generation, char *why, size_t n_why);
 /* Descriptors that are still to come. */
 int memory_missing(const struct memory *);
+/* Another segment for a slot, complete and of the same generation; fd is taken. On error the slot is as it was. */
+enum status memory_exchange_slot(struct memory *, uint32_t slot, int fd, char *why, size_t n_why);
 /* Waits until no other process holds the lock. ST_IO_ERROR. */
 enum status memory_lock(struct memory *);
 void memory_fini(struct memory *); /* MEMORY_NONE or half-built is fine */

@@ -3,27 +3,14 @@
  * and zeroes slots. For arith_host.c; the engine's main thread, with the workers. */
 #include "engine/pass.h"
 
+#include "engine/runs.h"
+
 #include <stdlib.h>
 #include <string.h>
 
-#define ALL_SOURCES ((1u << KERNEL_MAX_SLOTS) - 1)
 #define ZERO_CHUNK (1u << 18) /* bytes */
 
 _Static_assert(PASS_CHUNK % KERNEL_BLOCK == 0, "partials belong to one chunk");
-
-/* A tensor with storage of its own, in the order of the arena. */
-struct owner {
-	uint64_t start;
-	uint32_t tensor, group;
-	bool frozen;
-};
-
-/* Neighbours that have the same sources. Runs cover the arena in ascending order without gaps. */
-struct run {
-	uint64_t start, count;
-	uint32_t group;
-	uint32_t sources; /* bit i: source i is present */
-};
 
 struct worker_count {
 	_Alignas(64) uint64_t nonfinite[KERNEL_MAX_SLOTS];
@@ -33,11 +20,13 @@ struct worker_count {
 struct task {
 	unsigned char *dst;
 	const unsigned char *src;
+	const struct sum_view *sum;
 	bool first, count_nonfinite, want_norm;
 	const struct pass_source *source;
 	uint32_t n_sources;
 	const struct run *run;
 	uint32_t n_runs;
+	const struct run_owner *owner;
 	double scale;
 	float clip_value;
 	unsigned char *slot;
@@ -52,12 +41,7 @@ struct pass {
 	size_t acc_size;
 	bool alone;
 	uint32_t n_chunks;
-	struct owner *owner;
-	uint32_t n_owners;
-	struct run *whole, *mixed; /* runs with all tensors present; scratch for passes where some are absent */
-	uint32_t n_whole;
-	unsigned char *bits; /* scratch: KERNEL_MAX_SLOTS bitmaps with aliases resolved */
-	size_t bits_bytes;
+	struct runs *runs;
 	struct kernel_partials partials;
 	struct worker_count *count; /* [threads] */
 	struct task task;
@@ -92,104 +76,13 @@ static struct kernel_partials partials_at(const struct pass *p, uint64_t start)
 	return (struct kernel_partials){ p->partials.sumsq + b, p->partials.digest + b, p->partials.nonfinite + b };
 }
 
-static int by_start(const void *a, const void *b)
-{
-	const struct owner *x = a, *y = b;
-	return (x->start > y->start) - (x->start < y->start);
-}
-
-static bool is_frozen(const struct plan *p, uint64_t element)
-{
-	const struct plan_range *r = plan_ranges(p);
-	uint64_t low = 0, high = p->n_ranges;
-	while (high - low > 1) {
-		uint64_t mid = low + (high - low) / 2;
-		if (r[mid].start <= element)
-			low = mid;
-		else
-			high = mid;
-	}
-	return plan_optim_groups(p)[r[low].optim_group].frozen;
-}
-
-static void list_owners(struct pass *p)
-{
-	const struct plan_tensor *t = plan_tensors(p->plan);
-	for (uint64_t i = 0; i < p->plan->n_tensors; i++)
-		if (t[i].alias < 0)
-			p->owner[p->n_owners++] = (struct owner){ t[i].start, (uint32_t)i, t[i].dtype_group,
-								  is_frozen(p->plan, t[i].start) };
-	qsort(p->owner, p->n_owners, sizeof(*p->owner), by_start);
-}
-
-static uint32_t sources_of(const struct pass *p, const struct owner *o, const struct pass_source *s, uint32_t n)
-{
-	uint32_t set = 0;
-	if (o->frozen)
-		return 0;
-	for (uint32_t i = 0; i < n; i++) {
-		const unsigned char *bits = p->bits + i * p->bits_bytes;
-		if (!s[i].present || bits[o->tensor / 8] >> (o->tensor % 8) & 1)
-			set |= 1u << i;
-	}
-	return set;
-}
-
-/* A run ends where the dtype group or the sources change; gaps between tensors belong to the tensor before them. */
-static uint32_t list_runs(const struct pass *p, const struct pass_source *s, uint32_t n, struct run *out)
-{
-	uint32_t n_runs = 0;
-	for (uint32_t i = 0; i < p->n_owners; i++) {
-		const struct owner *o = &p->owner[i];
-		const struct arena_group *g = &p->plan->group[o->group];
-		bool last = i + 1 == p->n_owners || p->owner[i + 1].group != o->group;
-		uint64_t end = last ? g->start + g->count : p->owner[i + 1].start;
-		uint32_t sources = s ? sources_of(p, o, s, n) : o->frozen ? 0 : ALL_SOURCES;
-		struct run *r = n_runs ? &out[n_runs - 1] : NULL;
-		if (r && r->group == o->group && r->sources == sources)
-			r->count = end - r->start;
-		else
-			out[n_runs++] = (struct run){ o->start, end - o->start, o->group, sources };
-	}
-	return n_runs;
-}
-
-/* Copies the bitmaps; a tensor whose gradient came under an alias is present. */
-static void resolve_aliases(struct pass *p, const struct pass_source *s, uint32_t n)
-{
-	const struct plan_tensor *t = plan_tensors(p->plan);
-	for (uint32_t i = 0; i < n; i++) {
-		unsigned char *bits = p->bits + i * p->bits_bytes;
-		if (!s[i].present)
-			continue;
-		memcpy(bits, s[i].present, p->bits_bytes);
-		for (uint64_t k = p->plan->n_tensors; k-- > 0;) /* an alias comes after its target */
-			if (t[k].alias >= 0 && bits[k / 8] >> (k % 8) & 1)
-				bits[t[k].alias / 8] |= (unsigned char)(1u << (t[k].alias % 8));
-	}
-}
-
-static void choose_runs(struct pass *p, const struct pass_source *s, uint32_t n)
-{
-	bool all = true;
-	for (uint32_t i = 0; i < n; i++)
-		all = all && !s[i].present;
-	p->task.run = p->whole;
-	p->task.n_runs = p->n_whole;
-	if (all)
-		return;
-	resolve_aliases(p, s, n);
-	p->task.run = p->mixed;
-	p->task.n_runs = list_runs(p, s, n, p->mixed);
-}
-
 enum status pass_new(struct pass **out, const struct plan *plan, const struct gaps *gaps, const struct kernels *kernels,
 		     struct workers *workers)
 {
 	struct pass *p = calloc(1, sizeof(*p));
 	if (!p)
 		return ST_NO_MEMORY;
-	size_t tensors = plan->n_tensors ? plan->n_tensors : 1, blocks = plan->n_elements / KERNEL_BLOCK;
+	const size_t blocks = plan->n_elements / KERNEL_BLOCK;
 	p->plan = plan;
 	p->gaps = gaps;
 	p->kernels = kernels;
@@ -198,35 +91,24 @@ enum status pass_new(struct pass **out, const struct plan *plan, const struct ga
 	p->acc_size = dtype_size(p->acc);
 	p->alone = plan->n_elements < PASS_ALONE_BELOW;
 	p->n_chunks = count_chunks(plan);
-	p->bits_bytes = (plan->n_tensors + 7) / 8;
-	p->owner = calloc(tensors, sizeof(*p->owner));
-	p->whole = calloc(tensors, sizeof(*p->whole));
-	p->mixed = calloc(tensors, sizeof(*p->mixed));
-	p->bits = calloc(KERNEL_MAX_SLOTS, p->bits_bytes + 1);
 	p->partials.sumsq = calloc(blocks, sizeof(double));
 	p->partials.digest = calloc(blocks, sizeof(uint64_t));
 	p->partials.nonfinite = calloc(blocks, sizeof(uint32_t));
 	p->count = aligned_alloc(64, plan->threads * sizeof(*p->count));
-	if (!p->owner || !p->whole || !p->mixed || !p->bits || !p->partials.sumsq || !p->partials.digest ||
-	    !p->partials.nonfinite || !p->count)
-		goto fail;
-	list_owners(p);
-	p->n_whole = list_runs(p, NULL, 0, p->whole);
+	if (!p->partials.sumsq || !p->partials.digest || !p->partials.nonfinite || !p->count ||
+	    runs_new(&p->runs, plan)) {
+		pass_free(p);
+		return ST_NO_MEMORY;
+	}
 	*out = p;
 	return ST_OK;
-fail:
-	pass_free(p);
-	return ST_NO_MEMORY;
 }
 
 void pass_free(struct pass *p)
 {
 	if (!p)
 		return;
-	free(p->owner);
-	free(p->whole);
-	free(p->mixed);
-	free(p->bits);
+	runs_free(p->runs);
 	free(p->partials.sumsq);
 	free(p->partials.digest);
 	free(p->partials.nonfinite);
@@ -327,7 +209,10 @@ void pass_add(struct pass *p, void *dst, const void *src, bool first, const stru
 				 .want_norm = norm != NULL,
 				 .source = s,
 				 .n_sources = n };
-	choose_runs(p, s, n);
+	const unsigned char *present[KERNEL_MAX_SLOTS] = { NULL };
+	for (uint32_t i = 0; i < n; i++)
+		present[i] = s[i].present;
+	p->task.run = runs_of(p->runs, present, n, &p->task.n_runs);
 	memset(p->count, 0, p->plan->threads * sizeof(*p->count));
 	workers_run(p->workers, add_chunk, p, p->n_chunks, p->alone);
 	for (uint32_t i = 0; nonfinite && i < n; i++) {
@@ -342,16 +227,51 @@ void pass_add(struct pass *p, void *dst, const void *src, bool first, const stru
 static void inspect_chunk(void *arg, uint32_t item, uint32_t worker)
 {
 	struct pass *p = arg;
+	const struct sum_view *sum = p->task.sum;
 	struct span c = chunk(p->plan, item);
 	struct kernel_partials partials = partials_at(p, c.start);
-	p->kernels->inspect(p->task.src + c.start * p->acc_size, p->acc, c.count, &partials);
+	if (sum->half)
+		p->kernels->inspect(sum->half + c.start * p->acc_size, p->acc, c.count, &partials);
+	else
+		p->count[worker].nonfinite[0] += sum_view_inspect(sum, c.group, c.start, c.count, &partials);
 }
 
-void pass_inspect(struct pass *p, const void *sum, struct arith_norm *out)
+void pass_inspect(struct pass *p, const struct sum_view *sum, struct arith_norm *out)
 {
-	p->task = (struct task){ .src = sum };
+	p->task = (struct task){ .sum = sum };
 	workers_run(p->workers, inspect_chunk, p, p->n_chunks, p->alone);
 	collect_norm(p, out);
+}
+
+static void clear_chunk(void *arg, uint32_t item, uint32_t worker)
+{
+	zero_gaps(arg, chunk(((struct pass *)arg)->plan, item));
+}
+
+static void clear_owner(void *arg, uint32_t item, uint32_t worker)
+{
+	const struct pass *p = arg;
+	const struct run_owner *o = &p->task.owner[item];
+	const struct arena_group *g = &p->plan->group[o->group];
+	size_t size = dtype_size(g->grad_dtype);
+	if (!runs_sources(p->runs, o, &p->task.source->present, 1))
+		memset(p->task.source->slot + g->slot_offset + (o->start - g->start) * size, 0,
+		       plan_tensors(p->plan)[o->tensor].count * size);
+}
+
+void pass_take(struct pass *p, const struct pass_source *s, uint64_t *nonfinite, struct arith_norm *norm)
+{
+	const struct sum_view sum = sum_view_of_slot(p->plan, p->kernels, s->slot, s->coefficient);
+	uint64_t n_owners;
+	p->task = (struct task){ .source = s, .n_sources = 1, .owner = runs_owners(p->runs, &n_owners) };
+	runs_resolve(p->runs, &s->present, 1);
+	workers_run(p->workers, clear_chunk, p, p->n_chunks, p->alone);
+	workers_run(p->workers, clear_owner, p, (uint32_t)n_owners, p->alone);
+	memset(p->count, 0, p->plan->threads * sizeof(*p->count));
+	pass_inspect(p, &sum, norm);
+	*nonfinite = 0;
+	for (uint32_t t = 0; t < p->plan->threads; t++)
+		*nonfinite += p->count[t].nonfinite[0];
 }
 
 static void scale_chunk(void *arg, uint32_t item, uint32_t worker)

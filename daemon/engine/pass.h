@@ -11,6 +11,7 @@
 #include "engine/arith.h"
 #include "engine/gaps.h"
 #include "engine/plan.h"
+#include "engine/sum_view.h"
 #include "engine/workers.h"
 
 #include <stddef.h>
@@ -37,7 +38,10 @@ void pass_free(struct pass *); /* NULL is fine */
  * dst may be src only when first. */
 void pass_add(struct pass *, void *dst, const void *src, bool first, const struct pass_source *s, uint32_t n,
 	      uint64_t *nonfinite, struct arith_norm *norm);
-void pass_inspect(struct pass *, const void *sum, struct arith_norm *out);
+/* Makes s the sum, in its slot: zeros to what belongs to no tensor, and to tensors that are absent or frozen.
+ * nonfinite: set to its non-finite products. norm: of the products. */
+void pass_take(struct pass *, const struct pass_source *s, uint64_t *nonfinite, struct arith_norm *norm);
+void pass_inspect(struct pass *, const struct sum_view *sum, struct arith_norm *out);
 /* dst = clamp(scale * src): the reduced gradient of the client optimizer. */
 void pass_scale(struct pass *, void *dst, const void *src, double scale, double clip_value);
 /* Zeroes a slot. */

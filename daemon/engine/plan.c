@@ -35,7 +35,7 @@ uint64_t plan_role_bytes(const struct plan *p, enum segment_role role)
 		return STATUS_PROGRESS_OFFSET + sizeof(struct status_progress) + p->ranks * sizeof(struct status_rank);
 	case SEG_ACCUM0:
 	case SEG_ACCUM1:
-		return p->n_elements * dtype_size((enum dtype)p->acc_dtype);
+		return p->in_slot ? 0 : p->n_elements * dtype_size((enum dtype)p->acc_dtype);
 	case SEG_PARAMS:
 		return p->param_bytes;
 	case SEG_MASTER:
@@ -57,16 +57,20 @@ void plan_shares(const struct plan *p, uint64_t *out)
 	out[p->n_parts] = p->n_elements;
 }
 
-void plan_own(const struct plan *p, uint64_t *from, uint64_t *end)
+void plan_shards(const struct plan *p, uint64_t *out)
 {
 	uint64_t share[PLAN_MAX_PARTS + 1];
-	*from = 0;
-	*end = p->n_elements;
-	if (!p->sharded)
-		return;
 	plan_shares(p, share);
-	*from = share[p->part];
-	*end = share[p->part + 1];
+	for (uint32_t s = 0; s <= p->n_shards; s++)
+		out[s] = share[s * (p->n_parts / p->n_shards)];
+}
+
+void plan_own(const struct plan *p, uint64_t *from, uint64_t *end)
+{
+	uint64_t shard[PLAN_MAX_PARTS + 1];
+	plan_shards(p, shard);
+	*from = shard[p->part % p->n_shards];
+	*end = shard[p->part % p->n_shards + 1];
 }
 
 int plan_segments(const struct plan *p, struct plan_segment *out, int n)
@@ -121,7 +125,7 @@ static bool shares_ok(const struct plan *p)
 	const struct plan_range *r = plan_ranges(p);
 	uint64_t share[PLAN_MAX_PARTS + 1];
 	uint32_t s = 1;
-	if (!p->sharded)
+	if (!plan_is_sharded(p))
 		return true;
 	plan_shares(p, share);
 	for (uint64_t i = 0; i < p->n_ranges; i++)
@@ -170,12 +174,15 @@ static const char *scalars_wrong(const struct plan *p)
 {
 	if (p->ranks == 0 || p->max_micro_size == 0 || p->micro_size == 0 || p->micro_size > p->max_micro_size)
 		return "ranks or micro_size";
+	if (p->in_slot > 1 || (p->in_slot && (p->ranks > 1 || p->max_micro_size > 1 || p->n_parts > 1 ||
+					      p->acc_dtype != DTYPE_F32 || p->optim.type == OPTIM_CLIENT)))
+		return "shape, for a sum that stays in its slot,";
 	if (control_page_bytes(p->ranks, p->max_micro_size, p->threads, p->n_tensors) == 0)
 		return "ranks times max_micro_size, or n_tensors";
 	if (p->part >= p->n_parts || p->n_parts > PLAN_MAX_PARTS)
 		return "part or n_parts";
-	if (p->sharded > 1 ||
-	    (p->sharded && (p->n_parts == 1 || p->optim.type == OPTIM_LAMB || p->optim.type == OPTIM_CLIENT)))
+	if (!p->n_shards || p->n_parts % p->n_shards ||
+	    (plan_is_sharded(p) && (p->optim.type == OPTIM_LAMB || p->optim.type == OPTIM_CLIENT)))
 		return "sharding";
 	if (p->threads == 0 || p->threads > PLAN_MAX_THREADS || p->slots == 0 || p->slots > PLAN_MAX_SLOTS)
 		return "threads or slots";

@@ -14,7 +14,7 @@
 
 #include <stdint.h>
 
-#define PLAN_VERSION 6
+#define PLAN_VERSION 7
 #define PLAN_MAX_PARTS 16 /* of a job; control/part.h */
 #define PLAN_MAX_THREADS 256
 #define PLAN_MAX_SLOTS 65536
@@ -69,8 +69,10 @@ struct plan {
 	uint64_t names_bytes, names_offset;	      /* char[] */
 	uint64_t numbers_offset; /* uint32_t[ranks]: the job's numbers of this engine's ranks; 0: they are the same */
 	uint32_t part, n_parts;	 /* of the job: part < n_parts <= PLAN_MAX_PARTS */
-	uint32_t sharded;	 /* 1: masters and optimizer state are of this part's share alone; several parts */
-	uint32_t reserved;
+	uint32_t n_shards;	 /* of masters and optimizer state, a divisor of n_parts; 1: each part has all */
+	/* 1: no accumulators. The one micro-batch of a window stays in its slot, which is the sum (arith.h); one rank,
+	   one micro-batch, f32 sums, no optimizer CLIENT */
+	uint32_t in_slot;
 };
 
 static inline const struct plan_tensor *plan_tensors(const struct plan *p)
@@ -96,12 +98,29 @@ static inline uint32_t plan_rank_number(const struct plan *p, uint32_t rank)
 	return p->numbers_offset ? ((const uint32_t *)((const char *)p + p->numbers_offset))[rank] : rank;
 }
 
-/* The arena in shares, one for each part: part s owns the elements [out[s], out[s + 1]). All but the last end at
- * multiples of PLAN_SHARE_ALIGN; a small arena leaves parts with nothing. out has n_parts + 1 places. */
+/* How the arena is divided over the D parts.
+ *
+ * It is cut into D shares: each part sums one of them. And it is cut into k = n_shards shards of D / k shares each: a
+ * part updates one shard, and has the masters and the optimizer state of that alone. Each k consecutive parts are a
+ * group that has all shards, in order; so every shard is in D / k groups, and the parts that have it sum its shares.
+ * sharding: none is k = 1, full is k = D, where share and shard are the same. */
 #define PLAN_SHARE_ALIGN (8 * KERNEL_BLOCK)
+/* Share s is the elements [out[s], out[s + 1]). All but the last end at multiples of PLAN_SHARE_ALIGN; a small arena
+ * has empty ones. out has n_parts + 1 places. */
 void plan_shares(const struct plan *p, uint64_t *out);
-/* What this part updates and has the masters and the optimizer state of: its share if the job is sharded, else all.
- * Elements [*from, *end); no chunk of an update (update.h) crosses either. */
+/* The share that a part sums. */
+static inline uint32_t plan_share_of(const struct plan *p, uint32_t part)
+{
+	return part % p->n_shards * (p->n_parts / p->n_shards) + part / p->n_shards;
+}
+/* As plan_shares; out has n_shards + 1 places. Part s has shard s % n_shards. */
+void plan_shards(const struct plan *p, uint64_t *out);
+/* No part has all masters and all of the optimizer state. */
+static inline bool plan_is_sharded(const struct plan *p)
+{
+	return p->n_shards > 1;
+}
+/* What this part updates: its shard. Elements [*from, *end); no chunk of an update (update.h) crosses either. */
 void plan_own(const struct plan *p, uint64_t *from, uint64_t *end);
 
 /* The segments of a job, in a fixed order: what gaccd creates before the engine starts and passes after the plan. */
@@ -110,8 +129,8 @@ struct plan_segment {
 	uint32_t index;
 	uint64_t bytes; /* of data, without the header page */
 };
-/* Fills out[] (at most n) and returns how many there are: CONTROL, STATUS, ACCUM0, ACCUM1, PARAMS, [MASTER], [STATE0],
- * [STATE1], SLOT 0.. */
+/* Fills out[] (at most n) and returns how many there are: CONTROL, STATUS, [ACCUM0, ACCUM1], PARAMS, [MASTER],
+ * [STATE0], [STATE1], SLOT 0.. */
 int plan_segments(const struct plan *p, struct plan_segment *out, int n);
 /* Bytes of a role's data, slots excepted; 0: this job has none. */
 uint64_t plan_role_bytes(const struct plan *p, enum segment_role role);

@@ -31,7 +31,8 @@ struct sum_task {
 	struct arith *arith;
 	uint32_t dst, src; /* halves */
 	bool filled;
-	struct arith_norm *norm; /* of a sharded job: found with the sum */
+	struct arith_norm *norm; /* of a sharded job: found with the sum, */
+	bool norms;		 /* and those of its tensors, too */
 };
 
 /* What it does for a COMMIT of a sharded job. */
@@ -44,9 +45,8 @@ struct apply {
 	struct apply_at_hand at_hand;
 	bool serves;			/* its window is over here; other parts get this one's share */
 	struct apply_gathered gathered; /* the communicator in which all has come that was to come */
-	bool has_share;			/* `share` is of the update of `share_window` */
+	bool has_share;			/* its digests are of the update of `share_window`, or that is about to run */
 	uint64_t share_window;
-	struct arith_share share;
 	struct gather_task task; /* of the communication thread until comm_is_working says no */
 };
 
@@ -157,6 +157,10 @@ void window_disarm(struct engine *, enum status);
 /* Closes the window if it is open: adds what has its turn, refuses what has not. */
 void window_freeze(struct engine *);
 
+/* slots.c */
+/* The command SLOTS; the descriptors are taken, whatever comes of it. */
+void slots_exchange(struct engine *, const struct engine_command *, const int *fds, int n_fds);
+
 /* saving.c */
 void saving_begin(struct engine *, const struct engine_command *, const unsigned char *tail);
 /* Answers a CHECKPOINT whose files are complete or have failed. */
@@ -189,6 +193,8 @@ void step_init_params(struct engine *, const struct engine_command *);
 /* A fill writes, or may still write, to parameters that are not ready: the command, which would, too, is answered
  * NOT_READY. */
 bool step_is_being_filled(struct engine *, const struct engine_command *);
+/* Before the first parameter changes, by an update or by another part's share that comes. */
+void step_begin_update(struct engine *);
 /* The update of the record in APPLYING, or what is left of it: of a sharded job this part's share. */
 void step_update(struct engine *, struct arith_params *out);
 /* All of it is here: opens the next window. p: what the parameters are; NULL: the step has not changed them. */
@@ -213,7 +219,7 @@ void fill_on_done(struct engine *, const struct comm_event *done);
 
 /* apply_parts.c: COMMITs of a sharded job that change parameters */
 bool apply_is_wanted(const struct engine *, uint32_t outcome);
-/* By the table of apply.h: the share is updated and given to the other parts, and theirs are awaited. */
+/* By the table of apply.h: the share is updated and meanwhile given to the other parts, and theirs are awaited. */
 void apply_commit(struct engine *, const struct engine_command *);
 /* What a predecessor has left of the share. The window stays in APPLYING until a COMMIT names a communicator. */
 void apply_resume(struct engine *);

@@ -316,6 +316,13 @@ static void take_batch(struct engine *e, struct batch *b)
 		b->entry[i] = *entry[i];
 }
 
+/* Of a job without accumulators: its one micro-batch becomes the sum. */
+static void take_only(struct engine *e, const struct arith_source *s, struct batch *b, uint64_t *nonfinite)
+{
+	arith_need("looking at a slot", e->arith->ops->take(e->arith, s, nonfinite, &e->norm));
+	assert(b->n == 1 && b->completes);
+}
+
 /* Adds the good ones into half dst; how many more turned out void. */
 static uint32_t add_good(struct engine *e, struct batch *b, uint32_t dst)
 {
@@ -331,8 +338,11 @@ static uint32_t add_good(struct engine *e, struct batch *b, uint32_t dst)
 		source[n] = (struct arith_source){ p->slot, p->coefficient, p->present };
 		which[n++] = i;
 	}
-	arith_need("adding", e->arith->ops->add(e->arith, dst, r->x, !r->filled, source, n, nonfinite,
-						b->completes ? &e->norm : NULL));
+	if (e->mem.plan->in_slot)
+		take_only(e, source, b, nonfinite);
+	else
+		arith_need("adding", e->arith->ops->add(e->arith, dst, r->x, !r->filled, source, n, nonfinite,
+							b->completes ? &e->norm : NULL));
 	for (uint32_t i = 0; i < n; i++) {
 		b->nonfinite[which[i]] = nonfinite[i];
 		if (nonfinite[i] && reject) {
@@ -380,7 +390,9 @@ static void record_batch(struct engine *e, struct batch *b, uint32_t dst)
 			record_counted(s, p);
 		b->n_done += !engine_rank_owes(e, p->rank);
 	}
-	if (b->n_good) {
+	if (b->n_good && e->mem.plan->in_slot) {
+		s->r.filled = 1 + b->entry[0].slot;
+	} else if (b->n_good) {
 		s->r.x = dst;
 		s->r.filled = 1;
 	}
@@ -391,7 +403,7 @@ static void record_batch(struct engine *e, struct batch *b, uint32_t dst)
 void push_zero_slots(struct engine *e)
 {
 	struct control_record *r = &e->state.r;
-	if (!r->n_zero)
+	if (!r->n_zero || (e->mem.plan->in_slot && r->filled)) /* the latter: when the window is over */
 		return;
 	for (uint32_t i = 0; i < r->n_zero; i++) {
 		FAILPOINT(engine_zero_before);
@@ -439,7 +451,8 @@ void push_pass(struct engine *e)
 	if (!b.n)
 		return;
 	FAILPOINT(engine_pass_before);
-	arith_before_write(e->arith, dst ? SEG_ACCUM1 : SEG_ACCUM0);
+	if (!e->mem.plan->in_slot)
+		arith_before_write(e->arith, dst ? SEG_ACCUM1 : SEG_ACCUM0);
 	do
 		b.n_good -= n_bad;
 	while (b.n_good && (n_bad = add_good(e, &b, dst)));

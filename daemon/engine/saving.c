@@ -20,12 +20,13 @@ static bool take_path(char *out, size_t n_out, const unsigned char *tail, size_t
 	return true;
 }
 
-/* All parts have the parameters, and if the job is not sharded the state of the optimizer: the first part saves them.
- */
+/* All parts have the parameters: the first one saves them. Each group has the state of the optimizer: the first one
+ * saves it, each part its shard. */
 static struct snapshot_what what(const struct engine *e, const struct engine_command *c)
 {
+	const struct plan *p = e->mem.plan;
 	return (struct snapshot_what){ .model = !c->own_only,
-				       .state = !c->own_only || e->mem.plan->sharded,
+				       .state = plan_is_sharded(p) ? p->part < p->n_shards : !c->own_only,
 				       .window = c->inside_window };
 }
 
@@ -36,6 +37,8 @@ void saving_begin(struct engine *e, const struct engine_command *c, const unsign
 	enum status st = ST_INVALID_ARGUMENT;
 	if (!take_path(path, sizeof(path), tail, c->n_present))
 		snprintf(why, sizeof(why), "no path");
+	else if (c->inside_window && e->mem.plan->in_slot)
+		snprintf(why, sizeof(why), "the job has no accumulator that could be saved");
 	else if (!r->params_ready || r->phase == WINDOW_APPLYING)
 		st = ST_NOT_READY;
 	else if (r->params_nonfinite) {

@@ -23,6 +23,46 @@ static uint64_t header_crc(const struct segment_header *h)
 	return XXH3_64bits(h, offsetof(struct segment_header, crc));
 }
 
+void segment_header_fill(struct segment_header *out, uint64_t job_id, uint64_t generation, uint64_t fingerprint,
+			 uint32_t role, uint32_t index, uint64_t data_bytes)
+{
+	*out = (struct segment_header){ .magic = SEGMENT_MAGIC,
+					.version = SEGMENT_VERSION,
+					.role = role,
+					.index = index,
+					.job_id = job_id,
+					.generation = generation,
+					.bytes = SEGMENT_DATA_OFFSET + data_bytes,
+					.data_offset = SEGMENT_DATA_OFFSET,
+					.fingerprint = fingerprint };
+	out->crc = header_crc(out);
+}
+
+enum status segment_header_check(const struct segment_header *h, uint64_t bytes, char *why, size_t n_why)
+{
+	if (h->magic != SEGMENT_MAGIC || h->crc != header_crc(h))
+		snprintf(why, n_why, "the header's magic or checksum is wrong");
+	else if (h->version != SEGMENT_VERSION)
+		snprintf(why, n_why, "segment version %u, this build knows %u", h->version, SEGMENT_VERSION);
+	else if (h->data_offset != SEGMENT_DATA_OFFSET || h->bytes < SEGMENT_DATA_OFFSET || h->bytes != bytes)
+		snprintf(why, n_why, "the header says %" PRIu64 " bytes, the descriptor %" PRIu64, h->bytes, bytes);
+	else
+		return ST_OK;
+	return ST_SEGMENT_CORRUPT;
+}
+
+enum status segment_header_match(const struct segment_header *h, uint64_t job_id, uint64_t fingerprint, uint32_t role,
+				 uint32_t index, char *why, size_t n_why)
+{
+	if (h->job_id == job_id && h->role == role && h->index == index && h->fingerprint == fingerprint)
+		return ST_OK;
+	snprintf(why, n_why,
+		 "segment of job %" PRIu64 " role %u index %u layout %016" PRIx64 ", expected job %" PRIu64
+		 " role %u index %u layout %016" PRIx64,
+		 h->job_id, h->role, h->index, h->fingerprint, job_id, role, index, fingerprint);
+	return ST_SEGMENT_CORRUPT;
+}
+
 uint64_t segment_memory_available(void)
 {
 	struct machine_memory m;
@@ -90,16 +130,8 @@ enum status segment_begin(struct segment *out, uint64_t job_id, uint64_t generat
 	enum status st = check_available(data_bytes, 0, why, n_why);
 	if (st)
 		return st;
-	struct segment_header h = { .magic = SEGMENT_MAGIC,
-				    .version = SEGMENT_VERSION,
-				    .role = role,
-				    .index = index,
-				    .job_id = job_id,
-				    .generation = generation,
-				    .bytes = SEGMENT_DATA_OFFSET + data_bytes,
-				    .data_offset = SEGMENT_DATA_OFFSET,
-				    .fingerprint = fingerprint };
-	h.crc = header_crc(&h);
+	struct segment_header h;
+	segment_header_fill(&h, job_id, generation, fingerprint, role, index, data_bytes);
 	struct segment s = { .data_bytes = data_bytes };
 	st = make_memfd(&s.fd, &h, why, n_why);
 	if (!st)
@@ -153,15 +185,7 @@ static enum status judge(int fd, struct segment_header *out, char *why, size_t n
 		snprintf(why, n_why, "not a sealed memfd (seals 0x%x)", (unsigned)(seals < 0 ? 0 : seals));
 	else if (fstat(fd, &info) < 0 || pread(fd, &h, sizeof(h), 0) != (ssize_t)sizeof(h))
 		snprintf(why, n_why, "the header cannot be read");
-	else if (h.magic != SEGMENT_MAGIC || h.crc != header_crc(&h))
-		snprintf(why, n_why, "the header's magic or checksum is wrong");
-	else if (h.version != SEGMENT_VERSION)
-		snprintf(why, n_why, "segment version %u, this build knows %u", h.version, SEGMENT_VERSION);
-	else if (h.data_offset != SEGMENT_DATA_OFFSET || h.bytes < SEGMENT_DATA_OFFSET ||
-		 h.bytes != (uint64_t)info.st_size)
-		snprintf(why, n_why, "the header says %" PRIu64 " bytes, the descriptor %" PRIu64, h.bytes,
-			 (uint64_t)info.st_size);
-	else {
+	else if (!segment_header_check(&h, (uint64_t)info.st_size, why, n_why)) {
 		*out = h;
 		return ST_OK;
 	}
@@ -175,18 +199,33 @@ enum status segment_adopt(struct segment *out, int fd, uint64_t job_id, uint64_t
 	enum status st = judge(fd, &h, why, n_why);
 	if (st)
 		return st;
-	if (h.job_id != job_id || h.role != role || h.index != index || h.fingerprint != fingerprint) {
-		snprintf(why, n_why,
-			 "segment of job %" PRIu64 " role %u index %u layout %016" PRIx64 ", expected job %" PRIu64
-			 " role %u index %u layout %016" PRIx64,
-			 h.job_id, h.role, h.index, h.fingerprint, job_id, role, index, fingerprint);
-		return ST_SEGMENT_CORRUPT;
-	}
+	if ((st = segment_header_match(&h, job_id, fingerprint, role, index, why, n_why)))
+		return st;
 	struct segment s = { .fd = fd, .data_bytes = h.bytes - SEGMENT_DATA_OFFSET };
 	if ((st = map(&s, fd, h.bytes, writable, why, n_why)))
 		return st;
 	*out = s;
 	return ST_OK;
+}
+
+/* ---- the device ---- */
+
+#define DEVICE_AT ((off_t)(sizeof(struct segment_header) + sizeof(struct segment_owner)))
+
+enum status segment_set_device(int fd, const struct segment_device *d)
+{
+	if (pwrite(fd, d, sizeof(*d), DEVICE_AT) == (ssize_t)sizeof(*d))
+		return ST_OK;
+	log_error("noting a slot's device: %s", strerror(errno));
+	return ST_IO_ERROR;
+}
+
+struct segment_device segment_read_device(int fd)
+{
+	struct segment_device d;
+	if (pread(fd, &d, sizeof(d), DEVICE_AT) != (ssize_t)sizeof(d))
+		d = (struct segment_device){ .used = 1 };
+	return d;
 }
 
 enum status segment_peek(int fd, struct segment_header *out)

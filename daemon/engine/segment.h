@@ -35,6 +35,15 @@ enum status segment_take(struct segment *, uint64_t *taken, uint64_t most, char 
  * are compared: job_id, role, index, fingerprint. ST_SEGMENT_CORRUPT says in `why` what differs. */
 enum status segment_adopt(struct segment *out, int fd, uint64_t job_id, uint64_t fingerprint, uint32_t role,
 			  uint32_t index, bool writable, char *why, size_t n_why);
+/* The header of a segment, wherever its memory is. `bytes` are of the whole memory. check: ST_SEGMENT_CORRUPT, `why`
+ * says what differs. Pure. */
+void segment_header_fill(struct segment_header *out, uint64_t job_id, uint64_t generation, uint64_t fingerprint,
+			 uint32_t role, uint32_t index, uint64_t data_bytes);
+enum status segment_header_check(const struct segment_header *, uint64_t bytes, char *why, size_t n_why);
+/* That a checked header is of this job, place and layout. The same errors. */
+enum status segment_header_match(const struct segment_header *, uint64_t job_id, uint64_t fingerprint, uint32_t role,
+				 uint32_t index, char *why, size_t n_why);
+
 /* Notes in a segment that nobody else has yet which job it is of. ST_IO_ERROR with `why`. */
 enum status segment_set_owner(const struct segment *, const uint8_t uuid[16], char *why, size_t n_why);
 
@@ -50,6 +59,11 @@ enum segment_owned segment_judge_owner(const struct segment_owner *, uint64_t he
 /* The same of a descriptor, which is not taken; *out is what it says. SEGMENT_UNNAMED also where the header cannot be
  * read: whoever maps it says what is wrong. */
 enum segment_owned segment_read_owner(int fd, const uint8_t uuid[16], struct segment_owner *out);
+
+/* Which session's device may write to this slot, in memory that others have; all zeros: none. ST_IO_ERROR. */
+enum status segment_set_device(int fd, const struct segment_device *);
+/* One that cannot be read is of a session that there never was. */
+struct segment_device segment_read_device(int fd);
 
 /* Reads the header only, for whoever finds a descriptor in the fd store; fd is not taken. */
 enum status segment_peek(int fd, struct segment_header *out);

@@ -12,8 +12,6 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { STEP_APPLIED = 1 }; /* gacc.v1.StepOutcome */
-
 static bool is_client(const struct engine *e)
 {
 	return e->mem.plan->optim.type == OPTIM_CLIENT;
@@ -29,6 +27,8 @@ static bool is_divided(const struct engine *e)
 static uint32_t sum_half(const struct engine *e)
 {
 	const struct control_record *r = &e->state.r;
+	if (e->mem.plan->in_slot)
+		return r->filled ? ARITH_IN_SLOT(r->filled - 1) : ARITH_NO_HALF;
 	return is_divided(e) ? 1 - r->x : r->filled ? r->x : ARITH_NO_HALF;
 }
 
@@ -41,7 +41,7 @@ static void know_norm(struct engine *e)
 	if (!r->filled)
 		e->norm = (struct arith_norm){ 0 };
 	else if (!e->norm_known || r->phase == WINDOW_PREPARED)
-		arith_need("looking at the sum", e->arith->ops->inspect(e->arith, r->x, &e->norm));
+		arith_need("looking at the sum", e->arith->ops->inspect(e->arith, sum_half(e), &e->norm));
 	e->norm_known = true;
 }
 
@@ -58,6 +58,15 @@ static void prepare(struct engine *e, const struct engine_command *c)
 	r->prepared_norms = 0;
 }
 
+/* false: they would have had to be taken with the sum, and were not. */
+static bool take_norms(struct engine *e)
+{
+	if (plan_is_sharded(e->mem.plan))
+		return e->sum_task.norms;
+	arith_need("taking norms", e->arith->ops->norms(e->arith, sum_half(e)));
+	return true;
+}
+
 void step_vote(struct engine *e, const struct engine_command *go)
 {
 	struct control_record *r = &e->state.r;
@@ -65,8 +74,7 @@ void step_vote(struct engine *e, const struct engine_command *go)
 	bool known = r->phase == WINDOW_PREPARED && r->prepared_term == go->term && r->prepared_attempt == go->attempt;
 	if (!known)
 		prepare(e, go);
-	if (go->want_norms && !r->prepared_norms) {
-		arith_need("taking norms", e->arith->ops->norms(e->arith, sum_half(e)));
+	if (go->want_norms && !r->prepared_norms && take_norms(e)) {
 		r->prepared_norms = 1;
 		known = false;
 	}
@@ -223,11 +231,15 @@ static void scale_for_client(struct engine *e)
 		e->state.rank[i].session.step_acked = 0;
 }
 
-void step_update(struct engine *e, struct arith_params *out)
+void step_begin_update(struct engine *e)
 {
 	protect_update(e);
 	/* odd before the first store to a parameter; a predecessor may have set it already */
 	atomic_fetch_or(&e->mem.status->seq, 1);
+}
+
+void step_update(struct engine *e, struct arith_params *out)
+{
 	arith_need("updating", e->arith->ops->update_run(e->arith, &e->state.r, sum_half(e), out));
 }
 
@@ -271,6 +283,7 @@ void step_open(struct engine *e, const struct arith_params *p)
 	open_window(e);
 	engine_publish(e);
 	FAILPOINT(engine_params_step_after);
+	push_zero_slots(e); /* of one that was the sum until now */
 	engine_show_status(e);
 	engine_show_ranks(e);
 }
@@ -281,8 +294,10 @@ void step_finish(struct engine *e)
 	const bool steps = e->state.r.commit_outcome == STEP_APPLIED;
 	if (steps && is_client(e))
 		scale_for_client(e);
-	else if (steps)
+	if (steps && !is_client(e)) {
+		step_begin_update(e);
 		step_update(e, &params);
+	}
 	step_open(e, steps && !is_client(e) ? &params : NULL);
 }
 

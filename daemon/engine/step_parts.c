@@ -59,7 +59,8 @@ static void refuse(struct engine *e, const struct engine_command *go, const stru
 static enum status take_sum(void *arg, struct coll *coll)
 {
 	const struct sum_task *t = arg;
-	return t->arith->ops->reduce(t->arith, coll, t->dst, t->src, t->filled, t->norm);
+	enum status st = t->arith->ops->reduce(t->arith, coll, t->dst, t->src, t->filled, t->norm);
+	return st || !t->norms ? st : t->arith->ops->norms_of_shares(t->arith, coll, t->dst);
 }
 
 /* A vote whose half is about to be overwritten must not outlive this process: a successor would take the half for what
@@ -88,7 +89,8 @@ static void begin_sum(struct engine *e)
 	if (!r->filled)
 		arith_before_write(e->arith, r->x ? SEG_ACCUM1 : SEG_ACCUM0);
 	e->sum.stage = GO_ADDS;
-	e->sum_task = (struct sum_task){ e->arith, 1 - r->x, r->x, r->filled, &e->sum_norm };
+	const bool norms = plan_is_sharded(e->mem.plan) && e->sum.go.want_norms; /* the same at all parts: one order */
+	e->sum_task = (struct sum_task){ e->arith, 1 - r->x, r->x, r->filled, &e->sum_norm, norms };
 	comm_reduce(e->comm, take_sum, &e->sum_task);
 }
 
@@ -168,7 +170,7 @@ void step_on_sum(struct engine *e, const struct comm_event *done)
 	}
 	e->sum.stage = GO_NONE;
 	FAILPOINT(engine_sum_taken);
-	if (e->mem.plan->sharded) /* nobody has all of it; the shares were looked at as they were added */
+	if (plan_is_sharded(e->mem.plan)) /* nobody has all of it; the shares were looked at as they were added */
 		e->norm = e->sum_norm;
 	else
 		arith_need("looking at the sum", e->arith->ops->inspect(e->arith, e->sum_task.dst, &e->norm));

@@ -19,9 +19,10 @@ struct sum_parts {
 	const struct plan *plan;
 	kernel_accumulate_fn *add;
 	enum dtype acc;
-	uint32_t element; /* bytes */
-	uint32_t small;	  /* bytes; 0: shares are exchanged and gathered */
-	uint64_t bounds[PLAN_MAX_PARTS + 1];
+	uint32_t element;		     /* bytes */
+	uint32_t small;			     /* bytes; 0: shares are exchanged and gathered */
+	uint64_t bounds[PLAN_MAX_PARTS + 1]; /* of the shares; bytes */
+	struct coll_division summed, given;  /* who sums a share; who has a use for its sum */
 	unsigned char *scratch; /* a piece, where one call of the kernel cannot take all parts; else NULL */
 	unsigned char *dst;	/* of the sum at hand */
 	/* a sharded job: of the blocks that this part has the sum of, from `first` on; of a small arena it has all */
@@ -45,14 +46,29 @@ uint32_t sum_parts_small(const struct plan *plan)
 static enum status keep_partials(struct sum_parts *p)
 {
 	const uint64_t block = KERNEL_BLOCK * (uint64_t)p->element;
-	const uint32_t part = p->plan->part;
-	p->first_block = p->small ? 0 : p->bounds[part] / block;
-	p->n_blocks = (p->small ? p->bounds[p->plan->n_parts] : p->bounds[part + 1]) / block - p->first_block;
+	const uint32_t own = p->summed.owns[p->plan->part];
+	p->first_block = p->small ? 0 : p->bounds[own] / block;
+	p->n_blocks = (p->small ? p->bounds[p->plan->n_parts] : p->bounds[own + 1]) / block - p->first_block;
 	p->partials = (struct kernel_partials){ .sumsq = calloc(p->n_blocks + 1, sizeof(double)),
 						.digest = calloc(p->n_blocks + 1, sizeof(uint64_t)),
 						.nonfinite = calloc(p->n_blocks + 1, sizeof(uint32_t)) };
 	p->vote = calloc(p->plan->n_parts, sizeof(*p->vote));
 	return p->partials.sumsq && p->partials.digest && p->partials.nonfinite && p->vote ? ST_OK : ST_NO_MEMORY;
+}
+
+/* The parts that have the same shard give each other their sums of it. */
+static void divide(struct sum_parts *p)
+{
+	const struct plan *plan = p->plan;
+	plan_shares(plan, p->bounds);
+	for (uint32_t s = 0; s <= plan->n_parts; s++)
+		p->bounds[s] *= p->element;
+	p->summed = (struct coll_division){ .n_shares = plan->n_parts };
+	for (uint32_t part = 0; part < plan->n_parts; part++)
+		p->summed.owns[part] = plan_share_of(plan, part);
+	p->given = p->summed;
+	p->given.group = plan->n_shards;
+	p->given.across = 1;
 }
 
 enum status sum_parts_new(struct sum_parts **out, const struct plan *plan, const struct kernels *k)
@@ -66,10 +82,8 @@ enum status sum_parts_new(struct sum_parts **out, const struct plan *plan, const
 	p->small = sum_parts_small(plan);
 	/* as in a pass: a small arena stays in the cache */
 	p->add = plan->n_elements <= KERNEL_CACHED_ELEMENTS ? k->accumulate_cached : k->accumulate;
-	plan_shares(plan, p->bounds);
-	for (uint32_t s = 0; s <= plan->n_parts; s++)
-		p->bounds[s] *= p->element;
-	enum status st = plan->sharded ? keep_partials(p) : ST_OK;
+	divide(p);
+	enum status st = plan_is_sharded(plan) ? keep_partials(p) : ST_OK;
 	if (!st && plan->n_parts > KERNEL_MAX_SLOTS) {
 		p->scratch = aligned_alloc(64, SUM_PARTS_PIECE);
 		st = p->scratch ? ST_OK : ST_NO_MEMORY;
@@ -108,7 +122,7 @@ static enum status add_piece(void *arg, const struct coll_piece *piece, const vo
 	const size_t count = piece->n / p->element;
 	unsigned char *dst = p->dst + piece->from, *from = NULL;
 	const struct kernel_partials found =
-		p->plan->sharded ? partials_at(p, piece->from) : (struct kernel_partials){ NULL, NULL, NULL };
+		plan_is_sharded(p->plan) ? partials_at(p, piece->from) : (struct kernel_partials){ NULL, NULL, NULL };
 	for (uint32_t done = 0, left = (n + KERNEL_MAX_SLOTS - 1) / KERNEL_MAX_SLOTS; left; left--) {
 		struct kernel_src src[KERNEL_MAX_SLOTS];
 		int k = 0;
@@ -116,7 +130,7 @@ static enum status add_piece(void *arg, const struct coll_piece *piece, const vo
 			src[k++] = (struct kernel_src){ source[done++], 1 };
 		unsigned char *to = left % 2 ? dst : p->scratch;
 		p->add(to, from, !from, p->acc, src, k, p->acc, count, NULL,
-		       p->plan->sharded && left == 1 ? &found : NULL);
+		       plan_is_sharded(p->plan) && left == 1 ? &found : NULL);
 		from = to;
 	}
 	FAILPOINT(engine_piece_summed);
@@ -132,7 +146,7 @@ static enum status tell_votes(struct sum_parts *p, struct coll *coll, struct ari
 	for (uint32_t s = 0; s <= n; s++)
 		bounds[s] = s * sizeof(*p->vote);
 	for (uint32_t s = 0; s < n; s++)
-		tree[s] = &p->vote[s].norm;
+		tree[p->summed.owns[s]] = &p->vote[s].norm; /* in the order of the arena */
 	const struct coll_gather gather = { .buffer = p->vote, .bounds = bounds, .piece = sizeof(*p->vote) };
 	enum status st = coll_gather(coll, &gather);
 	if (st)
@@ -169,10 +183,13 @@ static enum status exchange(struct sum_parts *p, struct coll *coll, const void *
 						.piece = SUM_PARTS_PIECE,
 						.element = p->element,
 						.sum = add_piece,
-						.arg = p };
-	const struct coll_gather gather = { .buffer = p->dst, .bounds = p->bounds, .piece = SUM_PARTS_PIECE };
+						.arg = p,
+						.division = &p->summed };
+	const struct coll_gather gather = {
+		.buffer = p->dst, .bounds = p->bounds, .piece = SUM_PARTS_PIECE, .division = &p->given
+	};
 	enum status st = coll_exchange(coll, &exchange);
-	return st || p->plan->sharded ? st : coll_gather(coll, &gather);
+	return st || p->plan->n_shards == p->plan->n_parts ? st : coll_gather(coll, &gather);
 }
 
 enum status sum_parts_run(struct sum_parts *p, struct coll *coll, void *dst, void *own, bool filled,
@@ -187,7 +204,7 @@ enum status sum_parts_run(struct sum_parts *p, struct coll *coll, void *dst, voi
 		.in = own, .n = p->small, .element = p->element, .sum = add_piece, .arg = p
 	};
 	enum status st = p->small ? coll_sum_small(coll, &whole) : exchange(p, coll, own);
-	if (!st && p->plan->sharded)
+	if (!st && plan_is_sharded(p->plan))
 		st = find_norm(p, coll, norm);
 	if (!st)
 		FAILPOINT(engine_reduce_done);

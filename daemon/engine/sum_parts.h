@@ -4,8 +4,9 @@
  *
  * S = ((0 + P[0]) + P[1]) + ... + P[D-1], element by element in part order, each addition rounded once to the
  * accumulator's dtype, subnormals flushed to zero. So the bits depend on how ranks are divided into parts, and on
- * nothing else. Each part adds its own share (plan_shares) of all parts' sums, and gathers the others' shares; a small
- * arena goes whole to all parts, each of which adds all of it: the same bits in one message instead of two operations.
+ * nothing else. Each part adds its own share (plan_share_of) of all parts' sums, and the parts of one shard gather its
+ * shares; a small arena goes whole to all parts, each of which adds all of it: the same bits in one message instead of
+ * two operations.
  *
  * Runs on the communication thread, beside whatever does not write the two halves. No lock, no log, no allocation but
  * the communicator's.
@@ -34,7 +35,7 @@ enum status sum_parts_new(struct sum_parts **out, const struct plan *, const str
 void sum_parts_free(struct sum_parts *); /* NULL is fine */
 
 /* dst = the sum over all parts, of which `own` is this one's: two halves of the accumulator. filled: something has been
- * added to `own`; else it is set to zeros first. Of a sharded job dst has the sum of this part's share alone, unless
+ * added to `own`; else it is set to zeros first. Of a sharded job dst has the sum of this part's shard alone, unless
  * the arena is small, and *norm is of the whole sum, with the same bits on all parts; norm is not used else. Else than
  * ST_OK: the communicator's failure, or what it says of itself; dst holds anything then. */
 enum status sum_parts_run(struct sum_parts *, struct coll *, void *dst, void *own, bool filled,

@@ -8,8 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ALONE_BELOW 65536 /* elements */
-#define CALL_CHUNKS 16	  /* chunks that one kernel call covers at most */
+#define ALONE_BELOW 65536				/* elements */
+#define CALL_CHUNKS 16					/* chunks that one kernel call covers at most */
+#define PIECE_MOST ((size_t)CALL_CHUNKS * KERNEL_BLOCK) /* elements */
 
 _Static_assert(UNDO_AREA_BYTES == KERNEL_UNDO_BYTES, "the control segment has room for two units");
 _Static_assert(UNDO_HELD == 1, "kernels write stamps, too");
@@ -35,12 +36,14 @@ struct update {
 	bool of_trainers;	       /* looks at what trainers see, also where there is a master */
 	struct kernel_update *scalars; /* [n_optim_groups], of the step at hand */
 	struct share_digest *digest;   /* [shares] */
-	const unsigned char *sum;
-	bool resumed; /* some of it was done in an earlier life */
+	const struct sum_view *sum;
+	float *scratch; /* for what of the sum is converted: [threads] times [PIECE_MOST]; NULL: nothing is */
+	bool resumed;	/* some of it was done in an earlier life */
 	bool suspect;
 	unsigned phase, n_phases;	/* 2: LAMB */
 	struct kernel_lamb_norms norms; /* LAMB: [n_chunks] */
 	float *step;			/* LAMB: [n_ranges], lr times trust ratio */
+	struct front *front;		/* of a sharded job */
 };
 
 /* What one kernel call covers: `count` elements from `start` on, which are units [unit, end), of one range. */
@@ -112,6 +115,20 @@ static enum status lamb_new(struct update *u)
 	return u->norms.param && u->norms.direction && u->step ? ST_OK : ST_NO_MEMORY;
 }
 
+/* Its runs are the shares of an update. */
+static enum status make_front(struct update *u)
+{
+	const uint32_t n = u->m->page.shares;
+	uint64_t *bounds = calloc(n + 1, sizeof(*bounds));
+	if (!bounds)
+		return ST_NO_MEMORY;
+	for (uint32_t i = 0; i <= n; i++)
+		bounds[i] = i == n || !u->own.n ? u->m->own_end : locate(u, share_begin(u, i), UINT64_MAX).start;
+	const enum status st = front_new(&u->front, n, bounds);
+	free(bounds);
+	return st;
+}
+
 enum status update_new(struct update **out, const struct memory *m, const struct kernels *kernels,
 		       struct workers *workers)
 {
@@ -137,6 +154,12 @@ enum status update_new(struct update **out, const struct memory *m, const struct
 	u->n_phases = 1;
 	if (plan->optim.type == OPTIM_LAMB && lamb_new(u))
 		goto fail;
+	if (plan_is_sharded(plan) && make_front(u))
+		goto fail;
+	if (plan->in_slot)
+		u->scratch = aligned_alloc(64, plan->threads * PIECE_MOST * sizeof(*u->scratch));
+	if (plan->in_slot && !u->scratch)
+		goto fail;
 	*out = u;
 	return ST_OK;
 fail:
@@ -154,6 +177,8 @@ void update_free(struct update *u)
 	free(u->norms.param);
 	free(u->norms.direction);
 	free(u->step);
+	front_free(u->front);
+	free(u->scratch);
 	free(u);
 }
 
@@ -164,6 +189,8 @@ void update_begin(struct update *u, uint64_t window)
 		s->window = window;
 		set_stamp(s, share_begin(u, i));
 	}
+	if (u->front)
+		front_begin(u->front);
 }
 
 static bool stamp_valid(const struct update *u, uint32_t share, uint64_t state)
@@ -203,13 +230,14 @@ static uint64_t inspect_piece(const struct update *u, const struct piece *c)
 	return combine(c, block);
 }
 
-static const void *sum_at(const struct update *u, const struct piece *c)
+static const void *sum_at(const struct update *u, uint32_t worker, const struct piece *c)
 {
-	return u->sum + c->start * dtype_size((enum dtype)u->m->plan->acc_dtype);
+	return sum_view_at(u->sum, c->range->dtype_group, c->start, c->count,
+			   u->scratch ? u->scratch + (size_t)worker * PIECE_MOST : NULL);
 }
 
 /* LAMB's first phase. The norms of a resumed one are taken when it is through: a piece may begin inside a chunk. */
-static void move_moments(const struct update *u, const struct piece *c, const struct kernel_params *p,
+static void move_moments(const struct update *u, const struct piece *c, const struct kernel_params *p, const void *sum,
 			 const struct kernel_undo *undo)
 {
 	double unused[2][CALL_CHUNKS];
@@ -217,19 +245,18 @@ static void move_moments(const struct update *u, const struct piece *c, const st
 	struct kernel_lamb_norms out = { u->norms.param + chunk, u->norms.direction + chunk };
 	if (u->resumed)
 		out = (struct kernel_lamb_norms){ unused[0], unused[1] };
-	u->kernels->lamb_moments(p, sum_at(u, c), (enum dtype)u->m->plan->acc_dtype, c->count,
+	u->kernels->lamb_moments(p, sum, (enum dtype)u->m->plan->acc_dtype, c->count,
 				 &u->scalars[c->range->optim_group], undo, &out);
 }
 
-static void move_params(const struct update *u, const struct piece *c, const struct kernel_params *p,
+static void move_params(const struct update *u, const struct piece *c, const struct kernel_params *p, const void *sum,
 			const struct kernel_undo *undo, const struct kernel_partials *out)
 {
 	const struct plan *plan = u->m->plan;
 	struct kernel_update scalars = u->scalars[c->range->optim_group];
 	if (u->step)
 		scalars.lr = u->step[c->range - plan_ranges(plan)];
-	optim_apply(u->kernels, &plan->optim, p, sum_at(u, c), (enum dtype)plan->acc_dtype, c->count, &scalars, undo,
-		    out);
+	optim_apply(u->kernels, &plan->optim, p, sum, (enum dtype)plan->acc_dtype, c->count, &scalars, undo, out);
 }
 
 static bool is_last_phase(const struct update *u)
@@ -246,7 +273,8 @@ static uint64_t add_counts(const uint32_t *count, uint64_t n)
 }
 
 /* Adds digest and non-finite count of what it wrote; nothing when resumed: a piece may then begin inside a chunk. */
-static void apply_piece(const struct update *u, uint32_t share, const struct piece *c, struct share_digest *sum)
+static void apply_piece(const struct update *u, uint32_t share, uint32_t worker, const struct piece *c,
+			struct share_digest *out)
 {
 	struct undo_stamp *stamp = control_page_stamp(&u->m->page, share);
 	const uint64_t first = phase_begin(u, u->phase);
@@ -255,19 +283,20 @@ static void apply_piece(const struct update *u, uint32_t share, const struct pie
 	uint64_t block[CALL_CHUNKS];
 	uint32_t nonfinite[CALL_CHUNKS];
 	struct kernel_params p;
+	const void *sum = sum_at(u, worker, c);
 	memory_params(u->m, c->range->dtype_group, c->start, &p);
 	if (is_last_phase(u))
-		move_params(u, c, &p, &undo,
+		move_params(u, c, &p, sum, &undo,
 			    wanted ? &(struct kernel_partials){ .digest = block, .nonfinite = nonfinite } : NULL);
 	else
-		move_moments(u, c, &p, &undo);
+		move_moments(u, c, &p, sum, &undo);
 	FAILPOINT(engine_chunk_updated);
 	set_stamp(stamp, first + c->end);
 	FAILPOINT(engine_chunk_done);
 	if (!wanted)
 		return;
-	sum->sum += combine(c, block);
-	sum->nonfinite += add_counts(nonfinite, (c->count + KERNEL_BLOCK - 1) / KERNEL_BLOCK);
+	out->sum += combine(c, block);
+	out->nonfinite += add_counts(nonfinite, (c->count + KERNEL_BLOCK - 1) / KERNEL_BLOCK);
 }
 
 /* state: of the share's stamp, in this phase. */
@@ -297,10 +326,12 @@ static void run_share(void *arg, uint32_t share, uint32_t worker)
 	for (uint64_t end = share_begin(u, share + 1); unit < end;) {
 		struct piece c = locate(u, unit, end);
 		if (!is_frozen(u, &c))
-			apply_piece(u, share, &c, &sum);
+			apply_piece(u, share, worker, &c, &sum);
 		else if (is_last_phase(u) && !u->resumed)
 			sum.sum += inspect_piece(u, &c);
 		unit = c.end;
+		if (u->front)
+			front_reach(u->front, share, c.start + c.count);
 	}
 	u->digest[share] = sum;
 }
@@ -396,7 +427,7 @@ static uint64_t add_up(const struct update *u)
 	return sum;
 }
 
-uint64_t update_run(struct update *u, const struct control_record *r, const void *sum)
+uint64_t update_run(struct update *u, const struct control_record *r, const struct sum_view *sum)
 {
 	const struct plan *plan = u->m->plan;
 	u->resumed = has_progress(u);
@@ -412,6 +443,11 @@ uint64_t update_run(struct update *u, const struct control_record *r, const void
 	for (uint32_t i = 0; i < u->m->page.shares; i++)
 		u->suspect |= u->digest[i].nonfinite != 0;
 	return u->resumed ? update_own_digest(u, false) : add_up(u);
+}
+
+struct front *update_front(struct update *u)
+{
+	return u->front;
 }
 
 bool update_is_suspect(const struct update *u)
@@ -444,7 +480,7 @@ static uint64_t inspect(struct update *u, struct chunks at, bool of_trainers)
 uint64_t update_digest(struct update *u)
 {
 	const struct chunks all = { 0, u->n_chunks };
-	return inspect(u, all, u->m->plan->sharded); /* no part has all masters */
+	return inspect(u, all, plan_is_sharded(u->m->plan)); /* no part has all masters */
 }
 
 uint64_t update_own_digest(struct update *u, bool of_trainers)

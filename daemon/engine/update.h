@@ -44,7 +44,9 @@
 #ifndef GACC_ENGINE_UPDATE_H
 #define GACC_ENGINE_UPDATE_H
 
+#include "engine/front.h"
 #include "engine/memory.h"
+#include "engine/sum_view.h"
 #include "engine/workers.h"
 
 #define UPDATE_UNITS (KERNEL_BLOCK / KERNEL_UNIT)
@@ -59,10 +61,13 @@ void update_free(struct update *); /* NULL is fine */
 void update_begin(struct update *, uint64_t window);
 /* The stamps are of this window and inside their shares: an update may go on. */
 bool update_can_resume(const struct update *, uint64_t window);
-/* Runs the update of record r (commit_*) with the sum in `sum`, or what is left of it. Digest of the parameters after
+/* Runs the update of record r (commit_*) with this sum, or what is left of it. Digest of the parameters after
  * it; of a sharded job only this part's own are updated, and the digest is theirs. Digests of shares add up to that of
  * the whole. */
-uint64_t update_run(struct update *, const struct control_record *r, const void *sum);
+uint64_t update_run(struct update *, const struct control_record *r, const struct sum_view *sum);
+/* Of a sharded job, whose update_run moves it, and which update_begin sets back; the caller ends it. NULL: of another
+ * one. */
+struct front *update_front(struct update *);
 /* The last update_run has written values that are inf or NaN, or cannot know, because an earlier life has written some:
  * finite_find tells. */
 bool update_is_suspect(const struct update *);

@@ -43,6 +43,7 @@ enum status map_request_parse(const void *bytes, size_t n, struct map_request *o
 	if (!st) {
 		out->session = q->session->id;
 		out->wants_mailbox = q->wants_mailbox;
+		out->device = q->device;
 		memcpy(out->token, q->session->token.data, sizeof(out->token));
 	}
 	bytes_free(msg);

@@ -13,6 +13,7 @@ struct map_request {
 	uint64_t session; /* Session.id */
 	uint8_t token[16];
 	bool wants_mailbox;
+	bool device;
 };
 
 /* MALFORMED, VERSION_SKEW (proto/version.h) or SESSION_UNKNOWN (no session, or a token that is none), with a sentence

@@ -16,6 +16,7 @@
 #define GACC_MATH_KERNELS_H
 
 #include "math/dtype.h"
+#include "math/kernel_sizes.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -24,11 +25,8 @@
 /* What they compute. Whoever changes a bit of any result, in all tables, adds one: gaccds with other revisions do not
  * train one job together (control/alike.h). */
 #define KERNELS_REVISION 1
-#define KERNEL_BLOCK 1024 /* elements per reduction block */
-#define KERNEL_LANES 16
 /* elements that an update reads, saves, and overwrites before it goes on */
 #define KERNEL_UNIT 64
-#define KERNEL_MAX_SLOTS 8		  /* gradients added in one pass */
 #define KERNEL_CACHED_ELEMENTS (1u << 21) /* arenas up to this size had better stay in the cache */
 
 /* One contribution to a pass. */

@@ -168,6 +168,10 @@ static void begin(struct rpc_call *call)
 		refuse(call, st);
 	} else {
 		rpc_call_take_slot(call);
+		if (call->row->method->on_open) {
+			call->seen = true;
+			call->row->method->on_open(call);
+		}
 		if (call->server->relay && call->row->method->flags & RPC_RELAY)
 			rpc_relay_begin(call);
 		else if (call->read_ahead)

@@ -56,6 +56,8 @@ struct rpc_method {
 	 * the loop. UNARY without bulk only. rpc_prepared returns its result; NULL is no error. */
 	void *(*prepare)(const struct ProtobufCMessage *request);
 	void (*discard)(void *prepared); /* required with prepare; not for NULL; where prepare ran, or on the loop */
+	/* NULL, or: the call is admitted, and nothing has come of it yet. Must not answer it. */
+	void (*on_open)(struct rpc_call *call);
 	/* A request, checked. `bulk` is NULL unless the row has a bulk field. Both stay valid until the next rpc_recv
 	 * (or, if that is called in here, until this returns) and at most until on_end returns. Streams: the next
 	 * message is read only after rpc_recv, which is the back-pressure. */

@@ -52,8 +52,9 @@ typedef void rpc_asked_fn(struct rpc_call *call, struct grpc_byte_buffer *answer
 
 /* The handler of a unary call asks the relay's upstream something for its caller, with the caller's uid and deadline:
  * `path` is that of a unary RPC_RELAY row, "/package.Service/Method". If the answer is an error, or the upstream cannot
- * be reached, the caller hears that, as if the call had been relayed; else `asked` answers it. The call's on_end is not
- * called any more. false: there is no relay, or no memory; nothing has happened. */
+ * be reached, the caller hears that, as if the call had been relayed; else `asked` answers it. The row's on_end comes
+ * as ever, on_message and on_writable do not. false: there is no relay, no memory, or a question under way; nothing has
+ * happened. */
 bool rpc_ask(struct rpc_call *call, const char *path, const struct ProtobufCMessage *question, rpc_asked_fn *asked);
 
 /* What a stream tells its owner; `ended` is required, the others may be NULL. Nothing comes inside of a call of this

@@ -170,17 +170,6 @@ static void withdraw(struct part *p)
 	memmove(&n->part[i], &n->part[i + 1], (n->n_parts - i) * sizeof(struct part *));
 }
 
-void part_hold(struct part *p)
-{
-	p->n_holders++;
-}
-
-void part_drop(struct part *p)
-{
-	assert(p->n_holders);
-	p->n_holders--;
-}
-
 void part_free(struct part *p)
 {
 	if (!p)
@@ -193,6 +182,7 @@ void part_free(struct part *p)
 	shared_drop(p->tensors.packed);
 	free(p->tensors.wrong);
 	free(p->restore_path);
+	free(p->norms);
 	free(p->save);
 	free(p->user);
 	free(p->rank);
@@ -215,6 +205,7 @@ void part_tick(struct part *p, struct now now)
 {
 	part_memory_tick(p, now);
 	part_engine_tick(p, now);
+	part_slots_tick(p);
 	job_tick(p->job, now);
 	part_saving_look(p);
 }

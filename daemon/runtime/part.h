@@ -18,6 +18,8 @@
 #include "runtime/node.h"
 #include "runtime/specification.h"
 
+#include <assert.h>
+
 struct engine_proc;
 struct part_restore;
 struct rpc_call;
@@ -50,7 +52,9 @@ struct part_memory {
 	bool plan_due; /* there was no memory to make it */
 	struct segment *segment;
 	struct plan_segment *wanted;
+	bool *other_name; /* [n]: it is kept under stored_other_name */
 	int n;
+	bool device;	 /* a device has used slots: one set more is counted in `bytes` */
 	uint64_t bytes;	 /* of all segments and mailboxes; counted in node->host_bytes */
 	bool allocating; /* the pool works for it */
 	/* the service manager is getting the descriptors; nobody else has them yet */
@@ -81,6 +85,7 @@ struct part_tensors {
 	bool due;	       /* they are in `packed`, and not read yet */
 	int64_t asked_ns;      /* when the coordinator was asked to keep them, and has not answered; 0: it was not */
 	char *wrong;	       /* why they cannot be read */
+	bool told;	       /* that was told in an event of the node */
 	bool refused;	       /* another part has others: they go when nobody looks at them any more */
 	size_t bytes;	       /* of memory of a set that came in portions, of node->collected */
 };
@@ -99,6 +104,14 @@ struct part_caller {
 	bool (*take_reply)(struct rpc_call *, const struct reply *);
 };
 
+/* The norms of the tensors that the engine has left with a vote (edge/part_norms.c). */
+struct part_norms_kept {
+	uint64_t window, term, attempt; /* the vote */
+	int64_t wanted_ns;		/* when it was made, or asked for last */
+	uint64_t n;			/* tensors */
+	double *grad, *param;		/* [n], in the same block; an alias has its target's */
+};
+
 struct collecting;
 
 /* What is being written of a part whose job another gaccd coordinates (edge/part_record.c). */
@@ -106,6 +119,8 @@ struct part_noted {
 	bool writing; /* that it has begun */
 	bool going, gone;
 };
+
+struct fresh_slots;
 
 struct part {
 	struct part_caller caller;
@@ -129,6 +144,8 @@ struct part {
 	bool placed;	    /* it has said that nothing of it is missing */
 	char *restore_path; /* of the checkpoint that its placement told it to begin with; NULL: of none */
 	struct part_memory mem;
+	struct fresh_slots *fresh; /* memory on its way to a set of slots (part_slots.c); NULL: none */
+	uint64_t slot_commands;	   /* of ENGINE_SLOTS so far */
 	struct part_engine engine;
 	struct part_tensors tensors;
 	struct part_save *save;	     /* NULL: no checkpoint was wanted yet */
@@ -136,6 +153,7 @@ struct part {
 	uint32_t n_boxes;	     /* of them that have descriptors */
 	struct control_state record; /* as last read for job_ports.record; image NULL: never */
 	struct part_told told;
+	struct part_norms_kept *norms; /* NULL: none; for free() */
 	struct collecting *collecting; /* portions of the tensor set (edge/registering.c); NULL: none */
 	int64_t ended_ns;	       /* when it was seen that its job has ended; 0: not yet */
 	bool hurried;		       /* it is not kept for late trainers: its user has ended many since */
@@ -172,8 +190,17 @@ struct part *part_of_rank(const struct node *, uint64_t job, uint32_t rank);
 /* The part to be asked for this rank: where no part here has it, the job's first one, which refuses the rank. */
 struct part *part_for_rank(const struct node *, uint64_t job, uint32_t rank);
 /* Whoever keeps a pointer across the end of a handler holds the part meanwhile. */
-void part_hold(struct part *);
-void part_drop(struct part *);
+static inline void part_hold(struct part *p)
+{
+	p->n_holders++;
+}
+
+static inline void part_drop(struct part *p)
+{
+	assert(p->n_holders);
+	p->n_holders--;
+}
+
 void part_on_order(struct part *, const struct order *);
 void part_on_board(struct part *, const struct part_board *);
 /* Starts an engine that is due, ends one that hangs, tries again what had no memory. */
@@ -194,9 +221,30 @@ void part_let_go(struct part *);
 /* Ends the engine and gives the memory back. */
 void part_release(struct part *);
 
+/* ---- part_slots.c: slots to which the device of a dead process may still write ---- */
+/* May the session of this rank, by the job's number, have its slots? ST_NO_SLOT: they have been another session's, and
+ * its device may write to them. Other memory is made meanwhile, and the caller asks again; `why` says so, or what is in
+ * the way. */
+enum status part_slots_ready(struct part *, uint32_t rank, char *why, size_t n_why);
+/* The session's device will write to its slots, which are ready. ST_IO_ERROR. */
+enum status part_slots_device(struct part *, uint32_t rank);
+/* It does so no more. */
+void part_slots_quiet(struct part *, uint32_t rank);
+/* Segments were adopted: some of them may be such slots. */
+void part_slots_adopted(struct part *);
+/* Of two descriptors that an earlier life has kept of one slot: is it the second one that counts? */
+bool part_slots_second(int first, int second);
+void part_slots_on_answer(struct part *, const struct engine_answer *); /* of ENGINE_SLOTS */
+void part_slots_on_engine_lost(struct part *);
+void part_slots_tick(struct part *);
+/* What is on its way is given up. */
+void part_slots_drop(struct part *);
+
 /* ---- part_maps.c ---- */
 /* A copy of the control record in force; free it with control_state_fini. ST_NO_MEMORY, ST_SEGMENT_CORRUPT. */
 enum status part_read_control(struct part *, struct control_state *out);
+/* The name under which the service manager keeps segment i. */
+void part_kept_name(const struct part *, int i, char out[FDSTORE_MAX_NAME]);
 /* NULL: there is none. */
 struct segment *part_segment(struct part *, uint32_t role, uint32_t index);
 /* View on the control segment; false: it is not there. */
@@ -261,6 +309,10 @@ enum status part_restore_tensors(struct part *, struct shared *packed, bool at_o
 /* Reads the set that is due in the pool, then goes on with part_allocate. Without memory it can be called again. A set
  * that cannot be read leaves tensors.wrong. */
 void part_read_tensors(struct part *);
+/* Whether this set is another one than the part's, which cannot be read. NULL is none. */
+bool part_is_mended_by(const struct part *, const struct shared *set);
+/* It takes that one's place, and is due. The set is taken. */
+void part_mend_tensors(struct part *, struct shared *set);
 /* While the set is due: the window at which the stored memory is; false: it does not say. */
 bool part_stored_window(const struct part *, uint64_t *out);
 /* The set is no longer the part's: what its user was charged for it is given back. */

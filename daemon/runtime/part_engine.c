@@ -98,6 +98,8 @@ static void on_answer(void *arg, const struct engine_answer *a, const void *tail
 		part_saving_on_answer(p, a);
 	if (a->op == ENGINE_COMMIT)
 		part_saving_look(p);
+	if (a->op == ENGINE_SLOTS)
+		part_slots_on_answer(p, a);
 }
 
 /* ---- its end, and what follows ---- */
@@ -166,6 +168,7 @@ static void on_exited(void *arg, const struct engine_exit *e)
 	p->engine.proc = NULL;
 	job_on_engine_down(p->job, now);
 	part_saving_on_engine_lost(p);
+	part_slots_on_engine_lost(p);
 	bool outside = is_hang(e) || e->signal == SIGKILL || e->signal == SIGTERM;
 	on_failure(p, "EngineExited", cause, outside && !*e->why, now);
 }

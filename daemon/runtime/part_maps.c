@@ -1,8 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Maps segments of a part that gaccd itself reads or writes: the control record, and what clients without shared memory
- * send or read. Loop thread. */
+/* Finds segments of a part, and maps those that gaccd itself reads or writes: the control record, and what clients
+ * without shared memory send or read. Loop thread. */
 #include "base/log.h"
 #include "runtime/part.h"
+#include "runtime/stored.h"
+
+void part_kept_name(const struct part *p, int i, char out[FDSTORE_MAX_NAME])
+{
+	stored_name(p->id, p->number, p->n_parts, &p->mem.wanted[i], out);
+	if (p->mem.other_name[i])
+		stored_other_name(out);
+}
 
 struct segment *part_segment(struct part *p, uint32_t role, uint32_t index)
 {

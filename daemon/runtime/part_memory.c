@@ -29,7 +29,7 @@ static void drop_kept(struct part *p)
 {
 	for (int i = 0; i < p->mem.n && p->mem.kept; i++) {
 		char name[FDSTORE_MAX_NAME];
-		stored_name(p->id, p->number, p->n_parts, &p->mem.wanted[i], name);
+		part_kept_name(p, i, name);
 		fdstore_remove(p->node->fdstore, name);
 	}
 	p->mem.kept = false;
@@ -98,7 +98,8 @@ static enum status head_plan(struct part *p)
 	p->mem.n = plan_segments(p->mem.plan, NULL, 0);
 	p->mem.wanted = calloc((size_t)p->mem.n, sizeof(*p->mem.wanted));
 	p->mem.segment = calloc((size_t)p->mem.n, sizeof(*p->mem.segment));
-	if (!p->mem.wanted || !p->mem.segment)
+	p->mem.other_name = calloc((size_t)p->mem.n, sizeof(*p->mem.other_name));
+	if (!p->mem.wanted || !p->mem.segment || !p->mem.other_name)
 		return ST_NO_MEMORY;
 	for (int i = 0; i < p->mem.n; i++)
 		p->mem.segment[i] = SEGMENT_NONE;
@@ -119,11 +120,14 @@ static void forget_memory(struct part *p)
 	if (p->mem.segment)
 		segments_release(p->node, p->uid, p->mem.segment, p->mem.n);
 	free(p->mem.wanted);
+	free(p->mem.other_name);
 	free(p->mem.plan);
 	if (p->mem.plan_fd >= 0)
 		close(p->mem.plan_fd);
 	p->mem.segment = NULL;
 	p->mem.wanted = NULL;
+	p->mem.other_name = NULL;
+	p->mem.device = false;
 	p->mem.plan = NULL;
 	p->mem.plan_fd = -1;
 	p->mem.n = 0;
@@ -147,15 +151,30 @@ static void fail_allocation(struct part *p, enum status st, const char *why)
 
 /* ---- adopting what an earlier life stored ---- */
 
+/* There are two of a slot when gaccd ended while another memory took its place. */
+static int adopt_one(struct part *p, int i)
+{
+	char name[FDSTORE_MAX_NAME], other[FDSTORE_MAX_NAME];
+	part_kept_name(p, i, name);
+	memcpy(other, name, sizeof(other));
+	stored_other_name(other);
+	int first = stored_take(p->node, name), second = stored_take(p->node, other);
+	p->mem.other_name[i] = second >= 0 && (first < 0 || part_slots_second(first, second));
+	if (first >= 0 && second >= 0) {
+		fdstore_remove(p->node->fdstore, p->mem.other_name[i] ? name : other);
+		close(p->mem.other_name[i] ? first : second);
+	}
+	return p->mem.other_name[i] ? second : first;
+}
+
 static int adopt(struct part *p)
 {
 	int n = 0;
 	for (int i = 0; i < p->mem.n; i++) {
-		char name[FDSTORE_MAX_NAME];
-		stored_name(p->id, p->number, p->n_parts, &p->mem.wanted[i], name);
-		p->mem.segment[i].fd = stored_take(p->node, name);
+		p->mem.segment[i].fd = adopt_one(p, i);
 		n += p->mem.segment[i].fd >= 0;
 	}
+	part_slots_adopted(p);
 	return n;
 }
 
@@ -244,7 +263,7 @@ static void store_then_start(struct part *p)
 		return;
 	}
 	for (size_t i = 0; i < n; i++) {
-		stored_name(p->id, p->number, p->n_parts, &p->mem.wanted[i], item[i].name);
+		part_kept_name(p, (int)i, item[i].name);
 		item[i].fd = p->mem.segment[i].fd;
 	}
 	p->mem.keeping_since_ns = node_now().mono_ns;
@@ -346,16 +365,16 @@ void part_memory_tick(struct part *p, struct now now)
 	allocate(p, true);
 }
 
-/* The part that has the largest share of a sharded job; 0 of another one, where all have the same. */
-static uint32_t largest_share(const struct job_spec *spec, const struct arena *a, const struct plan_place *at)
+/* The part that has the largest shard of a sharded job; 0 of another one, where all have the same. */
+static uint32_t largest_shard(const struct job_spec *spec, const struct arena *a, const struct plan_place *at)
 {
 	struct plan plan;
-	uint64_t share[PLAN_MAX_PARTS + 1];
+	uint64_t shard[PLAN_MAX_PARTS + 1];
 	uint32_t largest = 0;
 	plan_head(&plan, spec, a, at);
-	plan_shares(&plan, share);
-	for (uint32_t s = 1; plan.sharded && s < plan.n_parts; s++)
-		if (share[s + 1] - share[s] > share[largest + 1] - share[largest])
+	plan_shards(&plan, shard);
+	for (uint32_t s = 1; s < plan.n_shards; s++)
+		if (shard[s + 1] - shard[s] > shard[largest + 1] - shard[largest])
 			largest = s;
 	return largest;
 }
@@ -366,7 +385,7 @@ enum status part_need(const struct node *node, const struct job_spec *spec, cons
 	struct plan_place at = { .n_parts = spec->parts,
 				 .slots = spec_slots(spec),
 				 .threads = default_threads(node, spec, spec->parts) };
-	at.part = largest_share(spec, a, &at);
+	at.part = largest_shard(spec, a, &at);
 	plan_head(&plan, spec, a, &at);
 	int n_segments = plan_segments(&plan, NULL, 0);
 	struct plan_segment *wanted = calloc((size_t)n_segments, sizeof(*wanted));
@@ -422,6 +441,7 @@ void part_allocate(struct part *p)
 	for (int i = 0; i < p->mem.n; i++) /* half an allocation: nothing was promised yet */
 		segment_close(&p->mem.segment[i]);
 	drop_kept(p); /* or the next start would find two of each name */
+	memset(p->mem.other_name, 0, (size_t)p->mem.n * sizeof(*p->mem.other_name));
 	st = p->ports.fits(p, p->mem.bytes, why, sizeof(why));
 	if (!st && p->tensors.durable)
 		allocate(p, false);
@@ -437,6 +457,7 @@ void part_let_go(struct part *p)
 {
 	fdstore_cancel(p->mem.keeping);
 	p->mem.keeping = NULL;
+	part_slots_drop(p);
 	engine_proc_close(p->engine.proc);
 	p->engine.proc = NULL;
 	if (p->mem.n)

@@ -151,8 +151,7 @@ static enum status check_job(const struct part *is, const struct placement *p, c
 	return ST_ALREADY_EXISTS;
 }
 
-/* And it is this part of it. */
-static enum status check_same(const struct part *is, const struct placement *p, char *why, size_t n_why)
+enum status part_check_same(const struct part *is, const struct placement *p, char *why, size_t n_why)
 {
 	const size_t n = p->n_ranks * sizeof(*p->rank);
 	if (check_job(is, p, why, n_why))
@@ -252,14 +251,35 @@ static void learn_windows(struct part *p, const struct placement *is)
 	job_windows_known(p->job, node_now());
 }
 
+/* The coordinator's set may be in order where the one of this node's record is not. */
+static enum status mend_tensors(struct part *p, struct placing *from, char *why, size_t n_why)
+{
+	if (!p->away || !p->tensors.wrong)
+		return ST_OK;
+	if (part_is_mended_by(p, from->held.placement.tensors)) {
+		char text[320];
+		snprintf(text, sizeof(text),
+			 "the tensor set in the node's journal cannot be read (%.200s): the coordinator's takes its "
+			 "place",
+			 p->tensors.wrong);
+		p->ports.event(p, true, "TensorsMended", -1, text);
+		part_mend_tensors(p, placement_take_tensors(&from->held));
+		return ST_OK;
+	}
+	snprintf(why, n_why, "Placement.tensors: %s", p->tensors.wrong);
+	return ST_VERSION_SKEW;
+}
+
 enum status part_place(struct node *node, struct placing *from, const struct part_ports *ports, struct part **out,
 		       char *why, size_t n_why)
 {
 	const struct placement *is = &from->held.placement;
 	struct part *there = part_find(node, is->job_id, is->part);
 	if (there) {
-		enum status same = check_same(there, is, why, n_why);
+		enum status same = part_check_same(there, is, why, n_why);
 		*out = there;
+		if (!same)
+			same = mend_tensors(there, from, why, n_why);
 		if (!same && is->term > there->term)
 			there->term = is->term;
 		if (!same && there->away)

@@ -34,8 +34,12 @@ void placing_fini(struct placing *);
  * with `why`. */
 enum status part_may_place(const struct node *, const struct placement *, char *why, size_t n_why);
 
+/* Whether this part, which is here, is the one of the placement. ST_ALREADY_EXISTS with `why`. */
+enum status part_check_same(const struct part *, const struct placement *, char *why, size_t n_why);
+
 /* Loop thread. Makes the part and publishes it; what it takes of the placing is gone from there. *out may be a part
- * that was there already: the placement is a repetition, and one of a coordinator elsewhere tells it the last windows.
+ * that was there already: the placement is a repetition, and one of a coordinator elsewhere tells it the last windows,
+ * and mends a tensor set that this node has recorded and cannot read.
  * ST_VERSION_SKEW, ST_ALREADY_EXISTS with `why`; ST_NO_MEMORY. */
 enum status part_place(struct node *, struct placing *, const struct part_ports *, struct part **out, char *why,
 		       size_t n_why);

@@ -93,12 +93,15 @@ void part_saving_on_engine_lost(struct part *p)
 
 void part_save_bytes(const struct part *p, uint64_t *out_state, uint64_t *out_carry)
 {
-	const bool saves_model = !p->number || !spec_is_sharded(p->spec);
+	const bool is_sharded = spec_is_sharded(p->spec);
+	const bool saves_model = !p->number || !is_sharded;
+	const bool saves_state = !is_sharded || p->number < spec_shards(p->spec);
 	*out_state = *out_carry = 0;
 	for (int i = 0; p->mem.wanted && i < p->mem.n; i++) {
 		uint32_t role = p->mem.wanted[i].role;
-		bool state = role == SEG_MASTER || role == SEG_STATE0 || role == SEG_STATE1 ||
-			     (role == SEG_PARAMS && saves_model);
+		bool state = role == SEG_PARAMS
+				     ? saves_model
+				     : saves_state && (role == SEG_MASTER || role == SEG_STATE0 || role == SEG_STATE1);
 		*out_state += state ? p->mem.wanted[i].bytes : 0;
 		*out_carry += role == SEG_ACCUM0 ? p->mem.wanted[i].bytes : 0;
 	}

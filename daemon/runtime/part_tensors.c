@@ -126,6 +126,21 @@ void part_read_tensors(struct part *p)
 	rpc_pool_put(p->node->pool, &r->work, p->uid, read_set, on_read);
 }
 
+bool part_is_mended_by(const struct part *p, const struct shared *set)
+{
+	const struct shared *is = p->tensors.packed;
+	return p->tensors.wrong && set && (set->n != is->n || memcmp(set->data, is->data, is->n) != 0);
+}
+
+void part_mend_tensors(struct part *p, struct shared *set)
+{
+	shared_drop(p->tensors.packed);
+	p->tensors.packed = set;
+	free(p->tensors.wrong);
+	p->tensors.wrong = NULL;
+	p->tensors.told = false;
+}
+
 /* ---- the memory that waits ---- */
 
 /* The number of tensors in a packed set, which has no other field; 0: these bytes are no such set. */

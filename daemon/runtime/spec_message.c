@@ -184,6 +184,7 @@ static void copy_scalars(const Gacc__V1__JobSpec *pb, struct job_spec *s)
 	s->fixed_divisor = pb->fixed_divisor;
 	s->grad_of = (enum grad_of)pb->grad_of;
 	s->uneven = (enum uneven)pb->uneven;
+	s->accumulate = (enum accumulate)pb->accumulate;
 	s->accumulate_dtype = (enum dtype)pb->accumulate_dtype;
 	s->gradient_dtype = (enum dtype)pb->gradient_dtype;
 	s->master_f32 = pb->master != GACC__V1__MASTER__MASTER_NONE;
@@ -196,6 +197,7 @@ static void copy_scalars(const Gacc__V1__JobSpec *pb, struct job_spec *s)
 	s->ordering = (enum ordering)pb->ordering;
 	s->slots_per_rank = pb->slots_per_rank;
 	s->sharding = (enum sharding)pb->sharding;
+	s->shard_size = pb->shard_size;
 	s->shard_threshold = pb->shard_threshold;
 	s->stall_warn_ns = spec_ms(pb->stall_warn_ms);
 	s->stall_abort_ns = spec_ms(pb->stall_abort_ms);

@@ -21,6 +21,12 @@ void stored_name(uint64_t job, uint32_t part, uint32_t n_parts, const struct pla
 		 STORED_GENERATION, of);
 }
 
+void stored_other_name(char name[FDSTORE_MAX_NAME])
+{
+	size_t n = strlen(name);
+	snprintf(name + n, FDSTORE_MAX_NAME - n, ".b");
+}
+
 uint64_t stored_job(const struct fdstore_fd *s, uint32_t *out_part, unsigned *out_role)
 {
 	unsigned long long id = 0;

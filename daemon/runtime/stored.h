@@ -17,6 +17,9 @@
  * before there were several. */
 void stored_name(uint64_t job, uint32_t part, uint32_t n_parts, const struct plan_segment *,
 		 char out[FDSTORE_MAX_NAME]);
+/* The other name that the same segment may have: of memory that takes the place of a slot's, until and after it has.
+ */
+void stored_other_name(char name[FDSTORE_MAX_NAME]);
 /* The job whose memory this is, and the part; 0: of none. A descriptor that has been taken is of none. out_part and
  * out_role may be NULL. */
 uint64_t stored_job(const struct fdstore_fd *, uint32_t *out_part, unsigned *out_role);

@@ -175,6 +175,12 @@ struct journal_record {
 	};
 };
 
+/* The schema that this build writes: it reads this one and all before. */
+uint32_t journal_schema(void);
+/* The schema that the file has, its write-ahead log included; 0: there is no file, or an empty one. Nothing is locked
+ * or changed, and a gaccd may have it open: another process, as this one's locks on it would be lost. ST_MALFORMED: no
+ * SQLite file. ST_STORE_FAILED, ST_NO_MEMORY. On failure `why` has the reason. */
+enum status journal_schema_of(const char *path, uint32_t *out, char *why, size_t n_why);
 /* Opens or creates the file (mode 0600), checks it and takes it for this process alone. Where it stands is noted a
  * second time, in PATH.anchor: what was acknowledged and is missing or altered is found. ST_UNAVAILABLE: another
  * process has it. ST_VERSION_SKEW: written by a newer gaccd. ST_STORE_FAILED: it cannot be read or written.

@@ -82,3 +82,8 @@ const struct sql_file journal_file = { .kind = "journal",
 				       .n = SQL_COUNT,
 				       .look = journal_check_content,
 				       .begin = journal_begin };
+
+uint32_t journal_schema(void)
+{
+	return (uint32_t)journal_file.version;
+}

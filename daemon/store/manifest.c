@@ -362,7 +362,7 @@ static bool parts(const json_t *v, struct manifest *m)
 	return true;
 }
 
-/* Only of a job with sharding: full, whose parts they are. */
+/* Only of a sharded job, whose parts they are. */
 static bool shares(const json_t *v, struct manifest *m)
 {
 	if (!v)

@@ -92,7 +92,7 @@ struct manifest {
 	struct manifest_carry carry; /* of the open window; of all parts together */
 	/* inside a window of a job of several parts, whose files CARRY and WINDOW are here; else 0 */
 	uint32_t n_parts;
-	/* of a job with sharding: full: its parts, each of which has the OPTIMIZER of its share here; else 0. Both
+	/* of a sharded job: its parts, each of which may have the OPTIMIZER of its share here; else 0. Both
 	   numbers are the same where neither is 0 */
 	uint32_t n_shares;
 	struct manifest_part part[MANIFEST_MAX_PARTS];

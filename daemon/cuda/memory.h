@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The arenas of a job in a GPU's memory: made, handed out as descriptors, and adopted by the engine's next life.
+ *
+ * Every segment of the plan but CONTROL and STATUS is an allocation of its own, with the header of segment_layout.h in
+ * its first page, and one more has the role SEG_DEVICE: struct cuda_state, the gate, stamps and undo areas. A
+ * descriptor is the memory: it lives as long as anybody holds one, and the GPU's device file is open somewhere. An
+ * allocation is longer than its segment, up to the device's granularity.
+ *
+ * Only cuda_memory_make writes with copies and sets. From then on everything is written by kernels, which look at the
+ * gate (kernels_cuda.h). Main thread.
+ */
+#ifndef GACC_CUDA_MEMORY_H
+#define GACC_CUDA_MEMORY_H
+
+#include "cuda/device.h"
+#include "engine/plan.h"
+#include "engine/segment.h"
+
+/* At the beginning of SEG_DEVICE's data: what it was made for. Stamps and undo areas mean something only for the same
+ * kernels, units and shares. */
+struct cuda_state {
+	uint32_t abi;	     /* CUDA_KERNELS_ABI */
+	uint32_t unit;	     /* elements */
+	uint32_t shares;     /* of an update */
+	uint32_t undo_half;  /* floats */
+	struct cu_uuid uuid; /* the device */
+};
+
+struct cuda_arena {
+	struct plan_segment what;
+	int fd;		  /* -1: none */
+	cu_handle handle; /* 0: none */
+	cu_memory whole;  /* 0: no address */
+	uint64_t n_whole;
+	bool mapped;
+	cu_memory at; /* the data */
+};
+
+struct cuda_memory {
+	const struct cuda_device *device;
+	const struct plan *plan;
+	struct cuda_arena *arena; /* [n] */
+	int n;
+	uint32_t shares;
+	/* 0: this job has none */
+	cu_memory accum[2], params, master, state[2];
+	cu_memory *slot; /* [plan->slots] */
+	cu_memory gate, stamp, undo;
+};
+#define CUDA_MEMORY_NONE ((struct cuda_memory){ .n = 0 })
+
+/* The segments that lie on the device, SEG_DEVICE first, then in the order of plan_segments. Fills at most n of out and
+ * returns how many there are. */
+int cuda_segments(const struct plan *, uint32_t shares, struct plan_segment *out, int n);
+
+/* All of them, zeroed. `arena[i].fd` are the descriptors, which stay the memory's. Device and plan are borrowed.
+ * ST_NO_MEMORY and `why` with the numbers; other errors as of the device. */
+enum status cuda_memory_make(struct cuda_memory *out, const struct cuda_device *, const struct plan *,
+			     uint64_t generation, char *why, size_t n_why);
+/* From n descriptors in the same order, which are taken, also on errors. ST_SEGMENT_CORRUPT: one of them is something
+ * else, or of another job, generation or layout. ST_INVALID_CONFIG: it was made by other kernels, or for another
+ * device; the memory is whole. */
+enum status cuda_memory_adopt(struct cuda_memory *out, const struct cuda_device *, const struct plan *,
+			      uint64_t generation, const int *fds, int n, char *why, size_t n_why);
+void cuda_memory_fini(struct cuda_memory *); /* CUDA_MEMORY_NONE or half-built is fine */
+
+/* Values that count of a dtype group, from its first element on: f32 parameters, the master, or 16-bit parameters
+ * without one. */
+cu_memory cuda_values(const struct cuda_memory *, uint32_t group, enum dtype *out_dtype);
+/* Parameters of a group in their own dtype. */
+cu_memory cuda_params(const struct cuda_memory *, uint32_t group);
+
+#endif

@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A shared object with the arithmetic of one kind of device, which an engine loads when its job's memory is there. It
+ * exports one table, DEVICE_PLUGIN_SYMBOL, and needs nothing of the program that loads it: the two share no variables.
+ *
+ * The engine's main thread; what an arith allows other threads, it allows them here, too.
+ */
+#ifndef GACC_ENGINE_DEVICE_PLUGIN_H
+#define GACC_ENGINE_DEVICE_PLUGIN_H
+
+#include "base/log.h"
+#include "engine/arith.h"
+#include "engine/control_page.h"
+#include "engine/plan.h"
+
+#include <stddef.h>
+
+#define DEVICE_PLUGIN_VERSION 1 /* of this table, the plan, the control segment and arith.h */
+#define DEVICE_PLUGIN_SYMBOL "gacc_device_plugin"
+
+struct device;
+
+struct device_log {
+	const char *ident; /* static storage */
+	enum log_format format;
+	enum log_level level;
+};
+
+/* Where a function has a status, `why` says in a sentence what is wrong. */
+struct device_plugin {
+	uint32_t version;
+	const char *name; /* "cuda" */
+	/* Whether such a job can be on a device. Pure. */
+	bool (*takes)(const struct plan *, char *why, size_t n_why);
+	/* The first device that this process may see, and its log's lines as those of the engine. ST_INVALID_CONFIG:
+	 * there is none, or it cannot do what is needed. */
+	enum status (*open)(struct device **out, const struct device_log *, char *why, size_t n_why);
+	void (*close)(struct device *); /* after its arith. NULL is fine */
+	/* Makes a job's memory, zeroed, and gives its descriptors, in the order in which adopt takes them; they stay
+	 * the device's until close. The plan is borrowed until then. ST_NO_MEMORY, with the numbers. */
+	enum status (*allocate)(struct device *, const struct plan *, uint64_t generation, const int **fds, int *n,
+				char *why, size_t n_why);
+	/* Takes such descriptors, also on errors. ST_SEGMENT_CORRUPT, ST_INVALID_CONFIG. */
+	enum status (*adopt)(struct device *, const struct plan *, uint64_t generation, const int *fds, int n,
+			     char *why, size_t n_why);
+	/* The arithmetic of that memory: one life's. It comes back when no earlier engine writes there any more:
+	 * `others_are_over` says that this is known, as their processes have been waited for; otherwise it waits until
+	 * the device shows it, for quiet_ns at most (ST_IO_ERROR). */
+	enum status (*arith)(struct device *, struct arith **out, const struct control_page *, bool others_are_over,
+			     uint64_t quiet_ns, char *why, size_t n_why);
+};
+
+/* Loads it; it stays loaded until the process ends. ST_INVALID_CONFIG: it is not there, or is of another version. */
+enum status device_plugin_load(const struct device_plugin **out, const char *path, char *why, size_t n_why);
+
+#endif

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Exchanges the memory of a session's slots for memory to which no dead process can write. For engine.c; the engine's
+ * main thread, between passes, so that no worker reads a slot. */
+#include "engine/process.h"
+
+#include <unistd.h>
+
+/* The slot itself is what the window has counted (accumulate: none): it stays until the window is over. */
+static bool holds_sum(const struct engine *e, uint32_t first, uint32_t n)
+{
+	const uint64_t filled = e->state.r.filled;
+	return e->mem.plan->in_slot && filled > first && filled <= (uint64_t)first + n;
+}
+
+static enum status judge(const struct engine *e, const struct engine_command *c, int n_fds)
+{
+	const struct plan *p = e->mem.plan;
+	if (c->rank >= e->state.r.ranks)
+		return ST_RANK_OUT_OF_RANGE;
+	const struct control_rank *r = &e->state.rank[c->rank];
+	const uint32_t first = (r->session.spare ? p->ranks : c->rank) * p->slots_per_rank;
+	if (c->sgen != r->sgen || c->slot != first)
+		return ST_SESSION_FENCED;
+	if (n_fds != (int)p->slots_per_rank)
+		return ST_INVALID_ARGUMENT;
+	return holds_sum(e, first, p->slots_per_rank) ? ST_NOT_READY : ST_OK;
+}
+
+void slots_exchange(struct engine *e, const struct engine_command *c, const int *fds, int n_fds)
+{
+	char why[sizeof(((struct engine_answer *)0)->text)] = "";
+	enum status st = judge(e, c, n_fds);
+	for (int i = 0; i < n_fds; i++) {
+		if (st)
+			close(fds[i]);
+		else
+			st = memory_exchange_slot(&e->mem, c->slot + (uint32_t)i, fds[i], why, sizeof(why));
+	}
+	engine_reply(e, c, st, why[0] ? why : NULL);
+}
