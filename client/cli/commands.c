@@ -415,11 +415,17 @@ static const struct command commands[] = {
 		.name = "health",
 		.group = "Node",
 		.summary = "ask gaccd whether it is well",
-		.usage = "",
-		.examples = "gaccctl health && echo well",
+		.usage = "[--gpus]",
+		.examples = "gaccctl health && echo well\ngaccctl health --gpus",
 		.details = "Ends with 0 when gaccd is well, 8 when it is stopping or the disk of its state_dir is "
-			   "full, 3 when it cannot be reached.",
-		.options = no_options,
+			   "full, 3 when it cannot be reached. With a gaccd on this machine it also looks at the "
+			   "machine's "
+			   "NVIDIA GPUs. Without --gpus it prints what is wrong with the driver, with gaccd's "
+			   "limit of locked memory and with its access to the driver's nodes, asks no GPU, and ends as "
+			   "though there were none. --gpus asks each GPU, too, prints what is right as well, and "
+			   "ends with 8 if something is wrong.",
+		.options = OPTIONS(
+			{ "gpus", 0, NULL, "compute mode, persistence mode and MPS of this machine's GPUs, too" }),
 		.run = cmd_health,
 	},
 	{

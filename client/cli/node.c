@@ -1,40 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gaccctl health, nodes, buffers, version: state, memory and versions of the gaccd that gaccctl is connected to.
+/* gaccctl nodes, buffers, version: nodes, memory and versions of the gaccd that gaccctl is connected to.
  * gaccctl's main thread. */
 #include "command.h"
 #include "output.h"
 
 #include <inttypes.h>
 #include <string.h>
-
-int cmd_health(struct invocation *inv)
-{
-	gacc_node_info *node;
-	char used[SHORT];
-	int st = EXIT_OK;
-
-	if (!open_client(inv, &st))
-		return st;
-	if (gacc_node_get(inv->client, &node))
-		return fail_client(inv);
-	if (wants_data(inv))
-		print_json(inv, node->json);
-	else
-		tell(inv->out, "%s: gaccd %s on %s, %.1f ms, %u jobs, %s shared memory\n",
-		     node->draining    ? "stopping"
-		     : node->disk_full ? "disk full"
-				       : "ok",
-		     node->version, node->name, (double)node->round_trip_ns / 1e6, node->jobs,
-		     bytes(used, node->host_bytes_used));
-	if (node->disk_full)
-		tell(inv->err,
-		     "the disk of gaccd's state_dir is full (%s are free): new jobs and checkpoints there are "
-		     "refused\n",
-		     bytes(used, node->disk_free));
-	st = node->draining || node->disk_full ? EXIT_UNHEALTHY : EXIT_OK;
-	gacc_node_free(node);
-	return st;
-}
 
 /* Without a daemon this still has something to say. */
 int cmd_version(struct invocation *inv)

@@ -3,21 +3,34 @@
 import mmap
 import os
 import socket
+import time
 
 SLOT, PARAMETERS, STATUS, REDUCED, MAILBOX, SUBMIT, ANSWER = range(1, 8)  # enum SegmentKind
 
 
-def map_session(gacc, attached, bells=None):
+def connected(attached):
+    s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    s.connect(attached.attach_socket)
+    return s
+
+
+def map_session(gacc, attached, bells=None, device=False):
     """Maps what this session may: {(kind, index): (mmap, offset of the data in it)}. Call it after RegisterTensors. Keep the socket
     that is returned beside it: when it closes, gaccd takes this process for gone.
 
+    With `device`, gaccd is told that a GPU writes to the slots: say so before they are registered with its driver.
     With a dictionary for `bells`, a mailbox is asked for: it gets the mailbox's descriptors, {kind: descriptor}, if gaccd gives one.
     """
-    lifeline = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    lifeline.connect(attached.attach_socket)
-    lifeline.send(gacc.message("MapRequest")(version=1, session=attached.session, wants_mailbox=bells is not None).SerializeToString())
-    answer, fds, _, _ = socket.recv_fds(lifeline, 8192, 16)
-    mapped = gacc.message("MapResponse").FromString(answer)
+    end, lifeline = time.monotonic() + 60, connected(attached)
+    while True:
+        lifeline.send(gacc.message("MapRequest")(version=1, session=attached.session, wants_mailbox=bells is not None, device=device).SerializeToString())
+        answer, fds, _, _ = socket.recv_fds(lifeline, 8192, 16)
+        mapped = gacc.message("MapResponse").FromString(answer)
+        if mapped.reason != "NO_SLOT" or time.monotonic() > end:  # else an earlier process holds them, or others are being made
+            break
+        lifeline.close()
+        time.sleep(0.1)
+        lifeline = connected(attached)
     if mapped.reason:
         raise RuntimeError(f"{mapped.reason}: {mapped.message}")
     memory = {}

@@ -3,8 +3,9 @@
  *
  *     gaccctl run -n 4 --micro-size 4 --set optimizer.type=sgd --set optimizer.lr=0.01 -- mlp --batch 8
  *
- * The gradients of each micro-batch are written by BLAS straight into shared memory, and the parameters are read where
- * gaccd writes them: nothing is copied. A rank that is killed and started again computes what is missing, no more. */
+ * mlp computes on the CPU (mlp_cpu.c). mlp_cuda is the same program with its forward and backward passes on an NVIDIA
+ * GPU (mlp_cuda.c). A rank that is killed and started again computes what is missing, no more. */
+#include "mlp_compute.h"
 #include "mlp_model.h"
 #include "mlp_options.h"
 #include "params_file.h"
@@ -42,6 +43,7 @@ struct trainer {
 	struct sampler sampler;
 	struct mlp model;
 	const real *params[MLP_TENSORS];
+	struct mlp_compute *compute;
 	FILE *log; /* beside stdout, or NULL */
 	double epoch_loss, epoch_weight;
 	uint64_t applied;
@@ -273,6 +275,9 @@ static int get_ready(struct trainer *t)
 		return gacc_failed(t, "wait for the job to start");
 	for (int i = 0; i < MLP_TENSORS; i++)
 		t->params[i] = (const real *)((const char *)base + gacc_param_offset(t->job, (size_t)i));
+	t->compute = mlp_compute_new(t->job, &t->model, t->params, t->why, sizeof(t->why));
+	if (!t->compute)
+		return -1;
 	if (sampler_init(&t->sampler, c->seed, t->train.n, c->batch, ranks, at.micro_size))
 		return fail(t, "out of memory");
 	if (t->rank == 0)
@@ -318,24 +323,14 @@ static int judge(struct trainer *t, const char *what, gacc_status status)
 /* Forward, backward into the slot, push. */
 static int give_micro(struct trainer *t, const gacc_position *at, const uint32_t *ids, uint32_t n)
 {
-	real *grads[MLP_TENSORS];
-	void *slot;
+	gacc_push_opts opts = { .struct_size = sizeof(opts), .weight = n, .async = 1, .data_key = hash_ids(ids, n) };
+	const char *what;
 
 	mlp_load(&t->model, &t->train, ids, (int)n);
-	double loss = mlp_forward(&t->model, t->params, (int)n, NULL);
-	gacc_status status = gacc_grad_buffer(t->job, &slot, NULL);
+	gacc_status status = mlp_compute_push(t->compute, at, (int)n, &opts, &what);
 	if (status)
-		return judge(t, "get a gradient buffer", status);
-	for (int i = 0; i < MLP_TENSORS; i++)
-		grads[i] = (real *)((char *)slot + gacc_offset(t->job, (size_t)i));
-	mlp_backward(&t->model, t->params, (int)n, at->loss_scale, grads);
-	gacc_push_opts opts = {
-		.struct_size = sizeof(opts), .weight = n, .loss = loss, .async = 1, .data_key = hash_ids(ids, n)
-	};
-	status = gacc_push(t->job, &opts, NULL);
-	if (status)
-		return judge(t, "push", status);
-	print_loss(t, at, loss);
+		return judge(t, what, status);
+	print_loss(t, at, opts.loss);
 	return 0;
 }
 
@@ -434,6 +429,7 @@ static int run(struct trainer *t)
 
 static void tear_down(struct trainer *t, bool done)
 {
+	mlp_compute_free(t->compute);
 	gacc_detach(t->job, done);
 	gacc_close(t->client);
 	sampler_fini(&t->sampler);
@@ -450,9 +446,9 @@ int main(int argc, char **argv)
 	int rc = run(&t);
 
 	if (rc && t.rank >= 0)
-		fprintf(stderr, "mlp: rank %d: %s\n", t.rank, t.why);
+		fprintf(stderr, "%s: rank %d: %s\n", program_invocation_short_name, t.rank, t.why);
 	else if (rc)
-		fprintf(stderr, "mlp: %s\n", t.why);
+		fprintf(stderr, "%s: %s\n", program_invocation_short_name, t.why);
 	tear_down(&t, rc == 0);
 	return rc ? 1 : 0;
 }

@@ -18,7 +18,7 @@
 
 enum { CHUNK = 1000 };
 
-static const int width[MLP_LAYERS + 1] = { MLP_PIXELS, 512, 512, MLP_CLASSES };
+const int mlp_width[MLP_LAYERS + 1] = { MLP_PIXELS, 512, 512, MLP_CLASSES };
 
 const struct mlp_tensor mlp_tensors[MLP_TENSORS] = {
 	{ "fc1.weight", 2, { 512, MLP_PIXELS }, 512 * MLP_PIXELS },
@@ -38,7 +38,7 @@ int mlp_init(struct mlp *m, int max_batch)
 	if (!m->labels)
 		return -1;
 	for (int l = 0; l <= MLP_LAYERS; l++) {
-		size_t bytes = (size_t)max_batch * (size_t)width[l] * sizeof(real);
+		size_t bytes = (size_t)max_batch * (size_t)mlp_width[l] * sizeof(real);
 		if (!(m->act[l] = malloc(bytes)))
 			return -1;
 		if (l > 0 && l < MLP_LAYERS && !(m->delta[l] = malloc(bytes)))
@@ -60,7 +60,7 @@ void mlp_init_tensor(int t, uint64_t seed, float *to)
 {
 	uint64_t key = random_mix(seed + (uint64_t)t);
 	int layer = t / 2;
-	double bound = 1 / sqrt(width[layer]);
+	double bound = 1 / sqrt(mlp_width[layer]);
 
 	for (size_t i = 0; i < mlp_tensors[t].count; i++)
 		to[i] = (float)(((double)(random_at(key, i) >> 11) * 0x1p-52 - 1) * bound);
@@ -81,7 +81,7 @@ void mlp_load(struct mlp *m, const struct idx_set *set, const uint32_t *ids, int
 static void layer_forward(struct mlp *m, const real *const *params, int l, int n)
 {
 	const real *w = params[2 * l], *b = params[2 * l + 1];
-	int in = width[l], wide = width[l + 1];
+	int in = mlp_width[l], wide = mlp_width[l + 1];
 	real *out = m->act[l + 1];
 
 	for (int i = 0; i < n; i++)
@@ -125,7 +125,7 @@ double mlp_forward(struct mlp *m, const real *const *params, int n, uint32_t *co
 /* grad_w [out][in] = scale * delta^T x, grad_b = scale * the column sums of delta. */
 static void layer_gradients(struct mlp *m, const real *delta, int l, int n, real scale, real *grad_w, real *grad_b)
 {
-	int in = width[l], wide = width[l + 1];
+	int in = mlp_width[l], wide = mlp_width[l + 1];
 
 	gemm(CblasRowMajor, CblasTrans, CblasNoTrans, wide, in, n, scale, delta, wide, m->act[l], in, 0, grad_w, in);
 	memset(grad_b, 0, (size_t)wide * sizeof(*grad_b));
@@ -143,9 +143,9 @@ void mlp_backward(struct mlp *m, const real *const *params, int n, double scale,
 		layer_gradients(m, delta, l, n, (real)(scale / n), grads[2 * l], grads[2 * l + 1]);
 		if (l == 0)
 			break;
-		gemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, n, width[l], width[l + 1], 1, delta, width[l + 1],
-		     params[2 * l], width[l], 0, m->delta[l], width[l]);
-		for (size_t i = 0; i < (size_t)n * (size_t)width[l]; i++)
+		gemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, n, mlp_width[l], mlp_width[l + 1], 1, delta,
+		     mlp_width[l + 1], params[2 * l], mlp_width[l], 0, m->delta[l], mlp_width[l]);
+		for (size_t i = 0; i < (size_t)n * (size_t)mlp_width[l]; i++)
 			m->delta[l][i] = m->act[l][i] > 0 ? m->delta[l][i] : 0;
 		delta = m->delta[l];
 	}

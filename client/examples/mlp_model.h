@@ -27,6 +27,7 @@ struct mlp_tensor {
 	size_t count; /* elements */
 };
 extern const struct mlp_tensor mlp_tensors[MLP_TENSORS];
+extern const int mlp_width[MLP_LAYERS + 1]; /* of the input and of each layer */
 
 struct mlp {
 	int max_batch;

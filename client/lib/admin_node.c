@@ -8,6 +8,19 @@
 
 #define NODE (&gacc__v1__node_service__descriptor)
 
+static bool fill_access(gacc_node_info *out, const Gacc__V1__DeviceAccess *access)
+{
+	gacc_device_node *device = answer_items(out, access->n_nodes, sizeof(*device));
+
+	for (size_t i = 0; device && i < access->n_nodes; i++)
+		device[i] = (gacc_device_node){ access->nodes[i]->path, access->nodes[i]->error };
+	out->has_device_access = 1;
+	out->memlock_limit = access->memlock_limit;
+	out->n_device = access->n_nodes;
+	out->device = device;
+	return device != NULL;
+}
+
 static bool fill_node(void *public, const ProtobufCMessage *reply)
 {
 	const Gacc__V1__GetNodeResponse *n = (const Gacc__V1__GetNodeResponse *)reply;
@@ -40,7 +53,7 @@ static bool fill_node(void *public, const ProtobufCMessage *reply)
 		.recent_turn_ns = n->recent_turn_ns,
 		.json = answer_json(public, reply),
 	};
-	return out->json != NULL;
+	return out->json && (!n->device_access || fill_access(out, n->device_access));
 }
 
 gacc_status gacc_node_get(gacc_client *client, gacc_node_info **out)

@@ -5,6 +5,7 @@
 #include "lib/internal.h"
 
 #include <assert.h>
+#include <inttypes.h>
 #include <stdlib.h>
 
 #define LOOK_MS 1 /* at two slots that somebody else still writes to */
@@ -25,6 +26,13 @@ static bool may_try_later(const struct gacc_job *job, gacc_status st)
 	return st == GACC_EUNAVAIL || st == GACC_ETIMEOUT || job->fenced;
 }
 
+/* Nobody reads the slot of a refused push, unless an attempt before it may have been counted from the same slot. */
+static void release(struct gacc_job *job, const struct push *push)
+{
+	if (job->kept_window == push->window && !push->was_kept)
+		job->kept_slots &= ~(UINT32_C(1) << push->slot);
+}
+
 /* Sends the push, unless it is accepted already. False: it is to be tried later. */
 static bool finish(struct gacc_job *job, struct push *push, bool accepted, struct outcome *o)
 {
@@ -39,8 +47,10 @@ static bool finish(struct gacc_job *job, struct push *push, bool accepted, struc
 		o->first = st;
 		o->failure = job->failure;
 	}
-	if (st && !failure_is_late(&job->failure) && !push->is_void)
+	if (st && !failure_is_late(&job->failure) && !push->is_void) {
 		o->refused = true;
+		release(job, push); /* gacc_push took it for accepted */
+	}
 	return true;
 }
 
@@ -146,13 +156,68 @@ static gacc_status still_written(struct gacc_job *job, uint32_t slot)
 	return job_fail(job, ST_STALLED, LATE_HINT, "no free slot: %s", text);
 }
 
-static bool is_queued(struct gacc_job *job, uint32_t slot)
+/* Those whose content the daemon reads until the window is over, although their push is answered, or may be read. */
+static uint32_t kept_now(const struct gacc_job *job)
 {
-	return posted_uses(&job->posted, slot) || sender_uses(job->sender, slot);
+	return job->layout.keeps_slot && job->kept_window == job->window.number ? job->kept_slots : 0;
 }
 
-/* Of those that are not queued, and there is one: the first that nobody writes to, else the one that is awaited
- * longest. */
+bool async_is_kept(const struct gacc_job *job, uint32_t slot)
+{
+	return kept_now(job) >> slot & 1;
+}
+
+void async_keep(struct gacc_job *job, struct push *push)
+{
+	push->was_kept = async_is_kept(job, push->slot);
+	if (job->kept_window != push->window)
+		job->kept_slots = 0;
+	job->kept_window = push->window;
+	job->kept_slots |= UINT32_C(1) << push->slot;
+}
+
+/* A duplicate may be of an earlier push from another slot, which had no answer. */
+void async_kept(struct gacc_job *job, const struct push *push, gacc_status st, bool queued)
+{
+	if (!st && !queued && !push->duplicate)
+		job->kept_slots = UINT32_C(1) << push->slot;
+	else if (st && !may_try_later(job, st))
+		release(job, push);
+}
+
+/* Without accumulators a slot may be the sum: of a push of this process, or of one before it, which cannot be told from
+ * a slot that is free. */
+static gacc_status check_kept(struct gacc_job *job)
+{
+	const uint32_t kept = kept_now(job), all = (UINT32_C(1) << job->layout.slots) - 1;
+	uint32_t micro;
+	bool last, owes;
+
+	if (!job->layout.keeps_slot || (kept && kept != all))
+		return GACC_OK;
+	if (!job->running)
+		return job_fail(job, ST_NOT_READY, "call gacc_ready", "accumulate is none: a slot may still be read");
+	owes = !job->pending_apply && window_next(&job->window, &micro, &last);
+	if (owes && !kept)
+		return GACC_OK;
+	if (owes)
+		return job_fail(job, ST_NOT_READY, "call gacc_push again, with the slot as it is",
+				"accumulate is none: the gradient of window %" PRIu64
+				" may be counted, and its slot is read until that window is over",
+				job->window.number);
+	return job_fail(job, ST_WINDOW_FULL, "call gacc_wait",
+			"accumulate is none: the slot with the gradient of window %" PRIu64
+			" is read until that window is over",
+			job->window.number);
+}
+
+static bool is_queued(struct gacc_job *job, uint32_t slot)
+{
+	return async_is_kept(job, slot) || posted_uses(&job->posted, slot) || sender_uses(job->sender, slot);
+}
+
+/* Of those that are neither queued nor kept, and there is one: the first that nobody writes to, else the one that is
+ * awaited longest. */
 static uint32_t best_slot(struct gacc_job *job)
 {
 	uint32_t best = SLOTS_MAX;
@@ -171,9 +236,11 @@ static uint32_t best_slot(struct gacc_job *job)
 
 gacc_status async_free_slot(struct gacc_job *job, int *out_slot)
 {
-	gacc_status st = drain(job, job->layout.slots - 1);
+	gacc_status st = check_kept(job);
 	uint32_t slot;
 
+	if (!st)
+		st = drain(job, job->layout.slots - 1);
 	if (st)
 		return st;
 	slot = best_slot(job);

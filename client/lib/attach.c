@@ -136,6 +136,7 @@ static void say_goodbye(struct gacc_job *job, int done)
 
 	request.session = job->session;
 	request.done = done != 0;
+	request.device_is_quiet = job->memory.device && (!job->memory.cuda || memory_unpin(&job->memory));
 	if (!session_run(job, "detach", DETACH_TIMEOUT_MS, session_unary, &call))
 		bytes_free(call.reply);
 }

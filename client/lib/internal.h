@@ -15,6 +15,7 @@
 
 #include "lib/cells.h"
 #include "lib/clock.h"
+#include "lib/cuda_memory.h"
 #include "lib/failure.h"
 #include "gacc/gacc.h"
 #include "proto/status.h"
@@ -89,8 +90,10 @@ struct memory {
 		uint64_t window;
 		uint32_t micro; /* what it was pushed as */
 	} late[SLOTS_MAX];
-	bool cells_told; /* why there is none, once */
-	bool inlined;	 /* no shared memory: the mappings are private */
+	struct cuda *cuda; /* a GPU's driver that has these mappings pinned; NULL: none */
+	bool device;	   /* the daemon is told that a device writes to the slots */
+	bool cells_told;   /* why there is none, once */
+	bool inlined;	   /* no shared memory: the mappings are private */
 };
 
 /* Bytes of an element. */
@@ -113,6 +116,7 @@ struct layout {
 	uint32_t slots;
 	uint64_t fingerprint;
 	bool params_needed;
+	bool keeps_slot; /* what was pushed is read until its window is over */
 	gacc_dtype accum_dtype;
 };
 
@@ -126,6 +130,7 @@ struct push {
 	uint8_t *present; /* owned; NULL = all */
 	size_t n_present;
 	bool zero_after;
+	bool was_kept; /* an earlier attempt from this slot has no answer: the slot may be the sum */
 	/* until this ready word has this value, nothing may be added from the slot; 0: it may be now */
 	uint32_t ready_at;
 	uint64_t ready_value;
@@ -166,6 +171,8 @@ struct gacc_job {
 	struct Gacc__V1__Session *session; /* every request borrows it */
 	uint64_t generation;		   /* of the session, so that a newer process is not fenced by us */
 	char *attach_socket;		   /* "" : none */
+	uint8_t nonce[NONCE_BYTES];	   /* of the Attach that recovers the session, if `recovers` */
+	bool recovers;			   /* it may have been taken: only its repetition is known as such */
 	bool lost;			   /* attach again before the next call */
 	bool fenced;			   /* for good */
 	bool registered, running;
@@ -177,6 +184,9 @@ struct gacc_job {
 	bool pending_apply;
 	uint64_t pending_window;
 	int held_slot; /* handed out by gacc_grad_buffer, -1: none */
+	/* layout.keeps_slot: bit s: slot s was pushed by this process, and is the sum of this window, or may be it */
+	uint32_t kept_slots;
+	uint64_t kept_window;
 	/* asynchronous pushes: one of the two is empty */
 	struct posted posted;
 	struct sender *sender; /* NULL until the first one that goes by RPC */
@@ -203,9 +213,17 @@ static inline int64_t settle_left(const struct gacc_job *job)
 
 /* Connects, asks for the session's memory and maps it. What was mapped before keeps its addresses, and slots their
  * content: those whose memory is another one now are awaited before, if somebody still writes to them; a word that does
- * not come in time is STALLED, for good. The old socket and mailbox are closed. A mailbox that is not in order is no
- * failure: it is closed, and stderr says why. *failure is filled on failure. */
+ * not come in time is STALLED, for good. What a GPU's driver has pinned is unpinned, moved and pinned again; if that
+ * fails, the job is of no more use (memory->cuda->lost). The old socket and mailbox are closed. A mailbox that is not
+ * in order is no failure: it is closed, and stderr says why. *failure is filled on failure. */
 enum status memory_map(struct memory *memory, const struct gacc_job *job, struct rpc_failure *failure);
+/* Has memory->cuda pin slots and parameters. As cuda_pin. */
+enum status memory_pin(struct memory *memory, char *why, size_t size);
+/* Waits for the device, which writes to no slot from then on, and unpins. False: the driver failed. */
+bool memory_unpin(struct memory *memory);
+/* Before anything is pinned: the daemon then gives these slots to no other session as long as the device may write to
+ * them. *failure is filled on failure. */
+enum status memory_tell_device(struct memory *memory, const struct gacc_job *job, struct rpc_failure *failure);
 /* Private memory in place of the daemon's. */
 enum status memory_inline(struct memory *memory, const struct layout *layout, bool reduced);
 /* The daemon has closed the attach socket. */
@@ -357,6 +375,12 @@ gacc_status push_not_in_time(struct gacc_job *job, const struct push *push);
 gacc_status async_push(struct gacc_job *job, const struct push *push);
 /* Waits until nothing is queued, for no longer than this call may (STALLED). The first failure of a queued push. */
 gacc_status async_settle(struct gacc_job *job);
+/* A push from this slot goes out: until its window is over the slot is kept, unless it turns out that nobody reads it.
+ * Before it goes: it may be counted although no answer comes. Sets was_kept. */
+void async_keep(struct gacc_job *job, struct push *push);
+/* What has become of it, when its call is over: counted, refused, or not known. */
+void async_kept(struct gacc_job *job, const struct push *push, gacc_status st, bool queued);
+bool async_is_kept(const struct gacc_job *job, uint32_t slot);
 /* A slot that no queued push uses, and that nobody else writes to; waits for one, and of two takes the one that is
  * complete first. STALLED: its word has not come in time. */
 gacc_status async_free_slot(struct gacc_job *job, int *out_slot);

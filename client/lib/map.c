@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Maps the daemon's memory. The descriptors come over the attach socket (proto/gacc/v1/attach.proto) and are closed
  * once mapped, except a mailbox's bells; the socket stays open for as long as the session lives. */
-#include "lib/internal.h"
+#include "lib/map_ask.h"
 
 #include "lib/channel.h"
 #include "lib/env.h"
-#include "gacc/v1/attach.pb-c.h"
 #include "proto/failpoint.h"
 #include "proto/segment_layout.h"
 #include "proto/version.h"
@@ -15,135 +14,9 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <poll.h>
 #include <unistd.h>
-
-#define FDS_MAX 16
-#define PACKET_MAX 8192
-#define ANSWER_S 30
-
-/* What came in one packet. */
-struct answer {
-	Gacc__V1__MapResponse *message;
-	int fds[FDS_MAX];
-	size_t n_fds;
-};
-
-static enum status fail(struct rpc_failure *f, enum status st, const char *what, const char *why)
-{
-	f->status = st;
-	snprintf(f->message, sizeof(f->message), "attach socket: %s: %s", what, why);
-	return st;
-}
-
-static void answer_fini(struct answer *a)
-{
-	bytes_free((struct ProtobufCMessage *)a->message);
-	for (size_t i = 0; i < a->n_fds; i++)
-		if (a->fds[i] >= 0) /* -1: handed on */
-			close(a->fds[i]);
-}
-
-static enum status connect_to(const char *path, int *out_fd, struct rpc_failure *f)
-{
-	struct sockaddr_un addr = { .sun_family = AF_UNIX };
-	struct timeval tv = { .tv_sec = ANSWER_S };
-	int fd;
-
-	if (strlen(path) >= sizeof(addr.sun_path))
-		return fail(f, ST_INVALID_ARGUMENT, path, "path too long");
-	strcpy(addr.sun_path, path);
-	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-	if (fd < 0)
-		return fail(f, ST_RESOURCE_EXHAUSTED, "socket", strerror(errno));
-	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &tv, sizeof(tv));
-	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &tv, sizeof(tv));
-	if (connect(fd, (struct sockaddr *)&addr, sizeof(addr))) {
-		int err = errno;
-
-		close(fd);
-		return fail(f, err == EACCES ? ST_PERMISSION_DENIED : ST_UNAVAILABLE, path, strerror(err));
-	}
-	*out_fd = fd;
-	return ST_OK;
-}
-
-static enum status ask(int fd, Gacc__V1__Session *session, struct rpc_failure *f)
-{
-	Gacc__V1__MapRequest request = GACC__V1__MAP_REQUEST__INIT;
-	uint8_t packet[512];
-	size_t n;
-
-	request.version = MAP_VERSION;
-	request.session = session;
-	request.wants_mailbox = env_wants_mailbox();
-	n = gacc__v1__map_request__get_packed_size(&request);
-	if (n > sizeof(packet))
-		return fail(f, ST_MALFORMED, "request", "session token too long");
-	gacc__v1__map_request__pack(&request, packet);
-	if (send(fd, packet, n, MSG_NOSIGNAL) != (ssize_t)n)
-		return fail(f, ST_UNAVAILABLE, "send", strerror(errno));
-	return ST_OK;
-}
-
-/* All descriptors of the packet, also those of a second control message: none may leak. */
-static void take_fds(struct msghdr *msg, struct answer *a)
-{
-	for (struct cmsghdr *c = CMSG_FIRSTHDR(msg); c; c = CMSG_NXTHDR(msg, c)) {
-		if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
-			continue;
-		for (size_t i = 0; i < (c->cmsg_len - CMSG_LEN(0)) / sizeof(int) && a->n_fds < FDS_MAX; i++)
-			memcpy(&a->fds[a->n_fds++], CMSG_DATA(c) + i * sizeof(int), sizeof(int));
-	}
-}
-
-static enum status receive(int fd, struct answer *a, struct rpc_failure *f)
-{
-	union {
-		char bytes[CMSG_SPACE(FDS_MAX * sizeof(int))];
-		struct cmsghdr align;
-	} control;
-	uint8_t packet[PACKET_MAX];
-	struct iovec iov = { packet, sizeof(packet) };
-	struct msghdr msg = {
-		.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof(control.bytes)
-	};
-	ssize_t n;
-
-	do
-		n = recvmsg(fd, &msg, MSG_CMSG_CLOEXEC);
-	while (n < 0 && errno == EINTR);
-	if (n < 0)
-		return fail(f, ST_UNAVAILABLE, "receive", strerror(errno));
-	take_fds(&msg, a);
-	if (n == 0)
-		return fail(f, ST_UNAVAILABLE, "receive", "closed by gaccd");
-	if (msg.msg_flags & (MSG_TRUNC | MSG_CTRUNC) ||
-	    bytes_decode(&gacc__v1__map_response__descriptor, packet, (size_t)n,
-			 (struct ProtobufCMessage **)&a->message))
-		return fail(f, ST_MALFORMED, "receive", "not a MapResponse");
-	return ST_OK;
-}
-
-static enum status check_answer(const struct answer *a, struct rpc_failure *f)
-{
-	const Gacc__V1__MapResponse *m = a->message;
-	int known;
-
-	if (*m->reason) {
-		known = status_by_name(m->reason);
-		snprintf(f->reason, sizeof(f->reason), "%s", m->reason);
-		return fail(f, known > 0 ? (enum status)known : ST_INTERNAL, "refused", m->message);
-	}
-	if (m->version != MAP_VERSION)
-		return fail(f, ST_VERSION_SKEW, "answer", "unknown version");
-	if (m->n_segments != a->n_fds)
-		return fail(f, ST_MALFORMED, "answer", "descriptors do not match the segments");
-	return ST_OK;
-}
 
 static struct mapping *place_of(struct memory *memory, const Gacc__V1__Segment *s)
 {
@@ -175,15 +48,16 @@ static enum status map_one(int fd, const Gacc__V1__Segment *s, struct mapping *o
 	int seals;
 
 	if (fstat(fd, &sb))
-		return fail(f, ST_SEGMENT_CORRUPT, "segment", strerror(errno));
+		return map_fail(f, ST_SEGMENT_CORRUPT, "segment", strerror(errno));
 	seals = fcntl(fd, F_GET_SEALS);
 	if (seals < 0 || !(seals & F_SEAL_SHRINK) || s->bytes == 0 || (uint64_t)sb.st_size < s->bytes ||
 	    s->data_offset > s->bytes)
-		return fail(f, ST_SEGMENT_CORRUPT, "segment", "not as large as announced, or not sealed");
+		return map_fail(f, ST_SEGMENT_CORRUPT, "segment", "not as large as announced, or not sealed");
 	base = mmap(NULL, s->bytes, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd, 0);
 	if (base == MAP_FAILED)
-		return fail(f, ST_NO_MEMORY, "mmap",
-			    errno == ENOMEM ? "no memory, or more mappings than vm.max_map_count" : strerror(errno));
+		return map_fail(f, ST_NO_MEMORY, "mmap",
+				errno == ENOMEM ? "no memory, or more mappings than vm.max_map_count"
+						: strerror(errno));
 	*out = (struct mapping){ base, s->bytes, s->data_offset, writable, sb.st_dev, sb.st_ino };
 	return ST_OK;
 }
@@ -228,9 +102,9 @@ static enum status check_fresh(const struct memory *fresh, const struct memory *
 	ok = ok &&
 	     (!fresh->status.base || fresh->status.bytes - fresh->status.data_offset >= sizeof(struct status_page));
 	if (!ok)
-		return fail(f, ST_SEGMENT_CORRUPT, "segments", "one is missing or too small for the tensor set");
+		return map_fail(f, ST_SEGMENT_CORRUPT, "segments", "one is missing or too small for the tensor set");
 	if (!same_shapes(old, fresh))
-		return fail(f, ST_LAYOUT_MISMATCH, "segments", "sizes changed over a restart");
+		return map_fail(f, ST_LAYOUT_MISMATCH, "segments", "sizes changed over a restart");
 	return ST_OK;
 }
 
@@ -273,6 +147,53 @@ static enum status move_all(struct memory *old, struct memory *fresh)
 	return st;
 }
 
+/* ---- what a GPU's driver has pinned ---- */
+
+enum status memory_pin(struct memory *m, char *why, size_t size)
+{
+	struct cuda_wanted slots[SLOTS_MAX];
+
+	for (int i = 0; i < SLOTS_MAX; i++)
+		slots[i] = (struct cuda_wanted){ m->slot[i].base, m->slot[i].bytes };
+	return cuda_pin(m->cuda, slots, (struct cuda_wanted){ m->params.base, m->params.bytes }, why, size);
+}
+
+bool memory_unpin(struct memory *m)
+{
+	char why[200];
+
+	return cuda_unpin(m->cuda, why, sizeof(why));
+}
+
+static bool moves(const struct mapping *old, const struct mapping *fresh)
+{
+	return old->base && fresh->base && !same_memory(old, fresh);
+}
+
+/* A registration is of pages, not of addresses: copies of the device would still go to the old ones. */
+static enum status move_pinned(struct memory *old, struct memory *fresh, struct rpc_failure *f)
+{
+	struct cuda *c = old->cuda;
+	bool any = c && (!c->pinned || moves(&old->params, &fresh->params));
+	char why[160] = "";
+	enum status st;
+
+	for (int i = 0; i < SLOTS_MAX && c; i++)
+		any = any || moves(&old->slot[i], &fresh->slot[i]);
+	if (any && !cuda_unpin(c, why, sizeof(why)))
+		goto lost;
+	st = move_all(old, fresh);
+	if (st)
+		return map_fail(f, st, "mremap", strerror(errno));
+	if (!any || !memory_pin(old, why, sizeof(why)))
+		return ST_OK;
+lost:
+	c->lost = true;
+	snprintf(c->why, sizeof(c->why), "the daemon's memory has changed, and the GPU's driver failed: %s", why);
+	f->is_final = true;
+	return map_fail(f, ST_INTERNAL, "GPU", c->why);
+}
+
 /* Slots of the job whose content is about to move must be complete. gaccd is not to blame for one that is not, and
  * asking it again would not help. */
 static enum status await_slots(const struct gacc_job *job, const struct memory *fresh, struct rpc_failure *f)
@@ -289,7 +210,7 @@ static enum status await_slots(const struct gacc_job *job, const struct memory *
 	return ST_OK;
 }
 
-static enum status map_segments(const struct answer *a, struct memory *fresh, struct rpc_failure *f)
+static enum status map_segments(const struct map_answer *a, struct memory *fresh, struct rpc_failure *f)
 {
 	for (size_t i = 0; i < a->n_fds; i++) {
 		struct mapping *place = place_of(fresh, a->message->segments[i]);
@@ -298,7 +219,7 @@ static enum status map_segments(const struct answer *a, struct memory *fresh, st
 		if (!place)
 			continue; /* a kind that a later daemon has */
 		if (place->base)
-			return fail(f, ST_MALFORMED, "answer", "a segment comes twice");
+			return map_fail(f, ST_MALFORMED, "answer", "a segment comes twice");
 		st = map_one(a->fds[i], a->message->segments[i], place, f);
 		if (st)
 			return st;
@@ -324,7 +245,7 @@ static int *mailbox_place(struct cells_fds *fds, Gacc__V1__SegmentKind kind)
 }
 
 /* Takes a mailbox's descriptors out of the answer; false: it has none. One that comes twice stays there. */
-static bool take_mailbox(struct answer *a, struct cells_fds *fds)
+static bool take_mailbox(struct map_answer *a, struct cells_fds *fds)
 {
 	bool any = false;
 
@@ -341,7 +262,7 @@ static bool take_mailbox(struct answer *a, struct cells_fds *fds)
 }
 
 /* The mailbox that came, if one did and it is in order. Without one all goes by RPC, so this cannot fail. */
-static void open_mailbox(struct memory *fresh, const struct gacc_job *job, struct answer *a)
+static void open_mailbox(struct memory *fresh, const struct gacc_job *job, struct map_answer *a)
 {
 	struct cells_owner owner = { .job = job->id,
 				     .sgen = job->generation,
@@ -376,26 +297,18 @@ static void swap_session(struct memory *old, struct memory *fresh)
 enum status memory_map(struct memory *memory, const struct gacc_job *job, struct rpc_failure *f)
 {
 	struct memory fresh = { .socket = -1, .cells_told = memory->cells_told };
-	struct answer a = { 0 };
+	struct map_answer a = { 0 };
 	enum status st;
 
-	st = connect_to(job->attach_socket, &fresh.socket, f);
-	if (!st)
-		st = ask(fresh.socket, job->session, f);
-	if (!st)
-		st = receive(fresh.socket, &a, f);
-	if (!st)
-		st = FAILPOINT_ERROR(client_map_received);
-	if (!st)
-		st = check_answer(&a, f);
+	st = map_ask(job, env_wants_mailbox(), memory->device, &fresh.socket, &a, f);
 	if (!st)
 		st = map_segments(&a, &fresh, f);
 	if (!st)
 		st = check_fresh(&fresh, memory, job, f);
 	if (!st)
 		st = await_slots(job, &fresh, f);
-	if (!st && move_all(memory, &fresh))
-		st = fail(f, ST_NO_MEMORY, "mremap", strerror(errno));
+	if (!st)
+		st = move_pinned(memory, &fresh, f);
 	if (!st) {
 		open_mailbox(&fresh, job, &a);
 		swap_session(memory, &fresh);
@@ -403,7 +316,7 @@ enum status memory_map(struct memory *memory, const struct gacc_job *job, struct
 		FAILPOINT(client_mapped);
 	}
 	memory_unmap(&fresh);
-	answer_fini(&a);
+	map_answer_fini(&a);
 	return st;
 }
 
@@ -441,6 +354,8 @@ bool memory_hung_up(const struct memory *memory)
 
 void memory_unmap(struct memory *memory)
 {
+	cuda_free(memory->cuda);
+	memory->cuda = NULL;
 	for (int i = 0; i < SLOTS_MAX; i++)
 		unmap(&memory->slot[i]);
 	for (int i = 0; i < 2; i++)

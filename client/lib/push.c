@@ -111,6 +111,12 @@ static void fill_info(const struct push *push, gacc_push_info *out)
 					 .parked_ns = push->parked_ns };
 }
 
+/* The slot that the caller holds; not if its push may have been counted, and it is the sum (accumulate: none). */
+static bool may_be_written(const struct gacc_job *job)
+{
+	return job->held_slot >= 0 && !async_is_kept(job, (uint32_t)job->held_slot);
+}
+
 /* ---- the public calls ---- */
 
 gacc_status gacc_grad_buffer(gacc_job *job, void **base, size_t *bytes)
@@ -121,7 +127,7 @@ gacc_status gacc_grad_buffer(gacc_job *job, void **base, size_t *bytes)
 		return st;
 	if (!job->registered || !base)
 		return job_fail(job, ST_INVALID_ARGUMENT, NULL, "no buffer: register tensors first");
-	st = job->held_slot < 0 ? async_free_slot(job, &job->held_slot) : async_held_slot(job);
+	st = may_be_written(job) ? async_held_slot(job) : async_free_slot(job, &job->held_slot);
 	if (st)
 		return st;
 	*base = mapping_data(&job->memory.slot[job->held_slot]);
@@ -161,6 +167,7 @@ gacc_status gacc_push(gacc_job *job, const gacc_push_opts *opts, gacc_push_info 
 	job->memory.late[push.slot] =
 		(struct late){ push.ready_at, push.ready_value, push.ready_until, push.window, push.micro };
 	FAILPOINT(client_slot_filled);
+	async_keep(job, &push);
 	if (o.async) {
 		st = async_push(job, &push);
 	} else {
@@ -169,6 +176,7 @@ gacc_status gacc_push(gacc_job *job, const gacc_push_opts *opts, gacc_push_info 
 	}
 	if (!st || failure_is_late(&job->failure) || push.is_void)
 		job->held_slot = -1;
+	async_kept(job, &push, st, o.async);
 	if (!st)
 		fill_info(&push, out);
 	return st;
@@ -178,7 +186,7 @@ gacc_status gacc_push_copy(gacc_job *job, const void *const *grads, const gacc_p
 {
 	unsigned char *present;
 	gacc_push_opts o;
-	void *slot;
+	void *slot = NULL;
 	gacc_status st = check_push(job);
 
 	if (!st)
@@ -186,7 +194,7 @@ gacc_status gacc_push_copy(gacc_job *job, const void *const *grads, const gacc_p
 	if (!st && (!grads || o.present || o.ready_at))
 		st = job_fail(job, ST_INVALID_ARGUMENT, NULL,
 			      "gacc_push_copy needs gradients, complete ones, and no bitmap: NULL is absent");
-	if (!st)
+	if (!st && (job->held_slot < 0 || may_be_written(job)))
 		st = gacc_grad_buffer(job, &slot, NULL);
 	if (st)
 		return st;
@@ -194,11 +202,12 @@ gacc_status gacc_push_copy(gacc_job *job, const void *const *grads, const gacc_p
 	if (!present)
 		return job_fail(job, ST_NO_MEMORY, NULL, "no memory for the bitmap of %zu tensors", job->layout.n);
 	for (size_t i = 0; i < job->layout.n; i++) {
-		const struct tensor *t = &job->layout.tensors[i];
+		const struct tensor *t = grads[i] ? &job->layout.tensors[i] : NULL;
 
-		if (!grads[i] || t->alias)
+		if (!t || t->alias)
 			continue;
-		memcpy((unsigned char *)slot + t->slot_offset, grads[i], t->count * dtype_bytes(t->grad_dtype));
+		if (slot) /* else this is a repetition, and has it already */
+			memcpy((unsigned char *)slot + t->slot_offset, grads[i], t->count * dtype_bytes(t->grad_dtype));
 		present[i / 8] |= (unsigned char)(1u << i % 8);
 	}
 	o.struct_size = sizeof(o);

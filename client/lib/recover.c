@@ -148,15 +148,28 @@ static enum status ask_position(struct gacc_job *job, int64_t timeout_ms, struct
 	return st;
 }
 
+/* An Attach without an answer may have been taken, and its session would fence another Attach with the old generation:
+ * it is repeated until it is answered. */
+static enum status attach_again(struct gacc_job *job, int64_t timeout_ms, struct rpc_failure *f)
+{
+	enum status st = job->recovers ? ST_OK : session_nonce(job->nonce);
+
+	if (!st) {
+		job->recovers = true;
+		st = session_attach(job, job->nonce, timeout_ms, f);
+	}
+	if (!st)
+		job->recovers = false;
+	return st;
+}
+
 enum status session_recover(struct gacc_job *job, int64_t timeout_ms, struct rpc_failure *f)
 {
-	uint8_t nonce[NONCE_BYTES];
-	enum status st = session_nonce(nonce);
+	enum status st;
 
 	job->lost = true;	  /* until all of it has come back */
 	sender_hold(job->sender); /* gacc_done does not wait for pushes */
-	if (!st)
-		st = session_attach(job, nonce, timeout_ms, f);
+	st = attach_again(job, timeout_ms, f);
 	if (!st && job->watcher)
 		watcher_rebind(job->watcher, job->session);
 	if (!st && job->registered) {

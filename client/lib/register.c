@@ -228,6 +228,7 @@ static gacc_status take_layout(struct gacc_job *job, const Gacc__V1__RegisterTen
 	l->slots = r->slots;
 	l->fingerprint = r->fingerprint;
 	l->params_needed = r->params_needed;
+	l->keeps_slot = r->keeps_slot;
 	l->accum_dtype = (gacc_dtype)r->accumulate_dtype;
 	st = take_part(job, r, t, 0);
 	if (!st)

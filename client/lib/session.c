@@ -122,7 +122,7 @@ gacc_status session_run(struct gacc_job *job, const char *what, int timeout_ms, 
 	struct retry r = { .deadline = timeout_ms < 0 ? -1 : now_ms() + timeout_ms,
 			   .outage_start = -1,
 			   .backoff_ms = BACKOFF_MIN_MS };
-	struct rpc_failure failure;
+	struct rpc_failure failure, said = { 0 };
 	char where[256];
 	enum status st;
 
@@ -134,7 +134,12 @@ gacc_status session_run(struct gacc_job *job, const char *what, int timeout_ms, 
 			return GACC_OK;
 		}
 		failure.status = st;
+		if (st == ST_DEADLINE && *failure.reason)
+			said = failure;
 	} while (again(job, &r, &failure));
+	/* gaccd says what a call waits for shortly before its deadline; in the rest there was no time for it */
+	if (st == ST_STALLED && !*failure.reason && said.status)
+		failure = said;
 	explain_unreachable(job->client->endpoint, &failure);
 	snprintf(where, sizeof(where), "%s (job %llu, rank %d)", what, (unsigned long long)job->id, job->rank);
 	return failure_of_rpc(&job->failure, where, &failure);

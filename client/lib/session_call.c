@@ -41,6 +41,8 @@ gacc_status job_enter(struct gacc_job *job)
 		return GACC_EINVAL; /* a forked child: the text belongs to the parent */
 	if (job->fenced)
 		return job_fail(job, ST_SESSION_FENCED, "stop this process", "a newer process has taken this rank");
+	if (job->memory.cuda && job->memory.cuda->lost)
+		return job_fail(job, ST_INTERNAL, "detach, and attach anew", "%s", job->memory.cuda->why);
 	return GACC_OK;
 }
 

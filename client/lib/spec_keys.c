@@ -35,6 +35,8 @@ static const struct yaml_name nonfinites[] = { NAME(NON_FINITE__NON_FINITE_, SKI
 					       NAME(NON_FINITE__NON_FINITE_, ERROR, "error"), END };
 static const struct yaml_name orderings[] = { NAME(ORDERING__ORDERING_, CANONICAL, "canonical"),
 					      NAME(ORDERING__ORDERING_, ARRIVAL, "arrival"), END };
+static const struct yaml_name accumulates[] = { NAME(ACCUMULATE__ACCUMULATE_, SUM, "sum"),
+						NAME(ACCUMULATE__ACCUMULATE_, NONE, "none"), END };
 static const struct yaml_name shardings[] = { NAME(SHARDING__SHARDING_, NONE, "none"),
 					      NAME(SHARDING__SHARDING_, FULL, "full"),
 					      NAME(SHARDING__SHARDING_, HYBRID, "hybrid"), END };
@@ -199,6 +201,9 @@ static const struct yaml_field spec_keys[] = {
 	    .names = grads_of, .initial = "mean"),
 	KEY(uneven, ENUM, spec.uneven, "What a window does that is closed before it is full.", .names = unevens,
 	    .initial = "flush"),
+	KEY(accumulate, ENUM, spec.accumulate,
+	    "none: no accumulators, the update reads the slot; one rank and micro_size 1 only.", .names = accumulates,
+	    .initial = "sum"),
 	KEY(accumulate_dtype, ENUM, spec.accumulate_dtype, "f32 or f64.", .names = dtypes, .initial = "f32"),
 	KEY(gradient_dtype, ENUM, spec.gradient_dtype, "f32, bf16 or f16; each tensor's own unless given.",
 	    .names = dtypes),
@@ -228,8 +233,11 @@ static const struct yaml_field spec_keys[] = {
 	KEY(nodes, STRING, spec.nodes,
 	    "Nodes of the parts, in their order: a,b or with ranks a:4,b:4; none: the coordinator's.", .max = 1152),
 	KEY(sharding, ENUM, spec.sharding,
-	    "Of several parts: full has the optimizer state once over all parts, none in each.", .names = shardings,
-	    .initial = "none"),
+	    "Of several parts: the optimizer state is in each (none), once over all (full), or once over each group of "
+	    "shard_size (hybrid).",
+	    .names = shardings, .initial = "none"),
+	KEY(shard_size, U32, spec.shard_size, "Of sharding: hybrid: how many parts are a group; a divisor of parts.",
+	    .min = 1, .max = 16),
 	KEY(shard_threshold, U64, spec.shard_threshold,
 	    "Refused: shares are of the flat arena, so no tensor is too small for one."),
 	SECTION(timeouts, timeout_keys, "When a late rank matters."),

@@ -110,6 +110,11 @@ void words_close(struct words *w)
 	*w = (struct words){ 0 };
 }
 
+void words_raise(struct words *w, uint32_t at, uint64_t value)
+{
+	raise_to(&w->at[at - 1], value);
+}
+
 bool words_reached(const struct words *w, uint32_t at, uint64_t value)
 {
 	struct gacc_box_ready *word = &w->at[at - 1];

@@ -41,6 +41,8 @@ static inline bool words_are_current(const struct words *w)
 	return !w->told || w->told == w->page;
 }
 
+/* Stores `value` in word `at` unless a later one is there. Any thread, between words_open and words_close. */
+void words_raise(struct words *, uint32_t at, uint64_t value);
 /* Has word `at`, 1 to GACC_BOX_WORDS, this value or a later one? */
 bool words_reached(const struct words *, uint32_t at, uint64_t value);
 /* Waits for it, for `ms` at most. */

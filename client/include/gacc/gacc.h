@@ -208,7 +208,9 @@ GACC_API gacc_status gacc_params(gacc_job *, const void **base, size_t *bytes);
  * gacc_wait; GACC_EDONE: the job is done. Sends nothing. */
 GACC_API gacc_status gacc_next(gacc_job *, gacc_position *out);
 /* A free slot to fill, 64-byte aligned; blocks while asynchronous pushes use all, or ready words of their slots have
- * not come (GACC_ETIMEOUT: not in time). Holds old bytes. The same one until it is pushed. */
+ * not come (GACC_ETIMEOUT: not in time). Holds old bytes. The same one until it is pushed. With `accumulate: none` a
+ * push without an answer (GACC_EUNAVAIL, GACC_ETIMEOUT) may have been counted, and its slot is the sum then: repeat
+ * gacc_push, or ask for another slot here, which GACC_EINVAL refuses where there is none. */
 GACC_API gacc_status gacc_grad_buffer(gacc_job *, void **base, size_t *bytes);
 /* Pushes the slot of the last gacc_grad_buffer as the micro-batch of gacc_next. Returns when it is counted (async:
  * queued). GACC_ENONFINITE: the micro-batch is void and the window goes on without it. */

@@ -340,6 +340,12 @@ GACC_API void gacc_log_piece_free(gacc_log_piece *);
 
 /* ---- the node ---- */
 
+/* A node of NVIDIA's driver, as gaccd may use it. */
+typedef struct gacc_device_node {
+	const char *path;  /* "/dev/nvidia0" */
+	const char *error; /* "": it may read and write it; else "EACCES", "EPERM", ... */
+} gacc_device_node;
+
 typedef struct gacc_node_info {
 	const char *name, *version, *kernels;
 	int64_t pid, started_unix_nanos;
@@ -356,6 +362,11 @@ typedef struct gacc_node_info {
 	const char *json;
 	/* of the event loop: since the start; in the last one to two seconds */
 	int64_t longest_turn_ns, recent_turn_ns;
+	/* What gaccd, and the ranks that it launches, may use of GPUs. */
+	int has_device_access;	/* 0: gaccd is older than this */
+	uint64_t memlock_limit; /* bytes; all ones: none */
+	size_t n_device;
+	const gacc_device_node *device; /* those in its /dev */
 } gacc_node_info;
 
 GACC_API gacc_status gacc_node_get(gacc_client *, gacc_node_info **out);
