@@ -3,7 +3,8 @@
 # From a fresh Debian 12 to a trained model: installs packages, builds, starts two gaccds that are one cluster in a
 # temporary folder, trains a perceptron on Fashion-MNIST with two processes on each, trains the same on one gaccd with two
 # parts and compares every step, checks the result against single-process runs, and leaves nothing behind. Needs root or
-# sudo for missing packages only.
+# sudo for missing packages only. Where nvidia-smi finds a GPU and nvcc has built the kernels, the trainers are mlp_cuda, which
+# compute there, else mlp, on the CPU; the summary says which.
 #   OFFLINE=1  do not install packages
 #   JOBS=n     parallel compilers (all cores)
 #   KEEP=1     keep the temporary folder
@@ -15,7 +16,8 @@
 #   samples     each of the three epochs counts its 60,000 samples once
 #   one gaccd   0 of the 1407 steps may differ: the sum over two parts does not depend on the nodes on which they lie
 #   replay      0: one process that adds in the same order with the same f32 operations has the same bits: the ranks of
-#               each part, then the two parts. One lost or doubled micro-batch of the 22,500 would show
+#               each part, then the two parts. One lost or doubled micro-batch of the 22,500 would show. On a GPU products
+#               are added in another order, so 0.01, as for the reference
 #   reference   f64, one batch per step: 0.01. While no ReLU changes sides through rounding, the difference is that of
 #               f32 parameters, 7e-8 after 150 steps. Then a unit whose input is within rounding of zero learns from a
 #               sample in one run and not in the other, and the runs drift apart like two trainings, not like two
@@ -24,7 +26,7 @@
 #               from the wrong samples exceed it; the replay is what finds the small errors.
 set -eu
 
-ranks=4 parts=2 micro_size=4 batch=8 epochs=3 lr=0.01 steps=1407 samples=180000 accuracy=80 bound=0.01
+ranks=4 parts=2 micro_size=4 batch=8 epochs=3 lr=0.01 steps=1407 samples=180000 accuracy=80 bound=0.01 replay_bound=0
 
 root=$(cd "$(dirname "$0")/.." && pwd)
 cd "$root"
@@ -79,9 +81,22 @@ build() {
 	log=$logs/build.log
 	{
 		cmake -G Ninja -S . -B build -DCMAKE_BUILD_TYPE=Release -DGACC_TESTS=OFF
-		cmake --build build -j "$jobs" --target gaccd gaccctl mlp mlp_reference mlp_replay
+		cmake --build build -j "$jobs" --target gaccd gaccctl mlp mlp_cuda mlp_reference mlp_replay
 	} >"$log" 2>&1
 	tail -n 1 "$log"
+}
+
+choose_trainer() {
+	program=mlp device='the CPU' device_spec=
+	gpu=$(nvidia-smi -L 2>/dev/null | sed -n '1s/ (UUID.*//p')
+	if [ -z "$gpu" ]; then
+		echo "no GPU: the trainers compute on the CPU"
+	elif [ ! -e "$root/build/lib/mlp_cuda.fatbin" ]; then
+		echo "$gpu, but no nvcc to build its kernels: the trainers compute on the CPU"
+	else
+		program=mlp_cuda device=$gpu device_spec='--set slots_per_rank=2' replay_bound=$bound
+		echo "the trainers compute on $gpu"
+	fi
 }
 
 start_cluster() {
@@ -103,7 +118,7 @@ rank_on() {
 	node=$1 rank=$2
 	shift 2
 	GACC_ENDPOINT=unix:$dir/cluster/node-$node/gaccd.sock RANK=$rank WORLD_SIZE=$ranks GACC_JOB_ID=$job \
-		"$bin/mlp" --batch $batch --epochs $epochs "$@" >"$logs/worker_$rank.log" 2>&1 || {
+		"$bin/$program" --batch $batch --epochs $epochs "$@" >"$logs/worker_$rank.log" 2>&1 || {
 		"$bin/gaccctl" cancel "$job" --reason "rank $rank has failed: worker_$rank.log" >/dev/null 2>&1
 		exit 1
 	}
@@ -138,7 +153,7 @@ digests() {
 train_on_one() {
 	say "the same training on one gaccd, with $parts parts"
 	log=$logs/one_gaccd.log
-	"$bin/gaccctl" run -n $ranks --name one-gaccd --log-dir "$dir/one" --tee none "$@" -- "$bin/mlp" --batch $batch \
+	"$bin/gaccctl" run -n $ranks --name one-gaccd --log-dir "$dir/one" --tee none "$@" -- "$bin/$program" --batch $batch \
 		--epochs $epochs >"$log" 2>&1 || fail "the job on one gaccd has failed"
 	digests demo >"$logs/two_gaccds.digests"
 	digests one-gaccd >"$logs/one_gaccd.digests"
@@ -153,7 +168,7 @@ compare() {
 	say "the same training in one process: f32 in the same order, and f64 with one batch per step"
 	shape="--ranks $ranks --parts $parts --micro-size $micro_size --batch $batch --epochs $epochs --lr $lr --threads 1"
 	# shellcheck disable=SC2086
-	"$bin/mlp_replay" $shape --compare "$dir/job.safetensors" --bound 0 >"$logs/replay.log" 2>&1 &
+	"$bin/mlp_replay" $shape --compare "$dir/job.safetensors" --bound $replay_bound >"$logs/replay.log" 2>&1 &
 	checks=$!
 	# shellcheck disable=SC2086
 	"$bin/mlp_reference" $shape --compare "$dir/job.safetensors" --bound $bound >"$logs/reference.log" 2>&1 &
@@ -201,10 +216,12 @@ stop() {
 
 deploy/install-packages.sh
 build
+choose_trainer
 dir=$(mktemp -d "${TMPDIR:-/tmp}/gacc-demo.XXXXXX")
 deploy/leftovers.sh snapshot "$logs/shm-before"
 start_cluster
-set -- --set parts=$parts --set micro_size=$micro_size --set batch=$batch --set optimizer.type=sgd --set optimizer.lr=$lr
+# shellcheck disable=SC2086
+set -- --set parts=$parts --set micro_size=$micro_size --set batch=$batch --set optimizer.type=sgd --set optimizer.lr=$lr $device_spec
 begin=$(date +%s)
 train "$@"
 took=$(($(date +%s) - begin))
@@ -215,10 +232,11 @@ stop
 
 say "summary"
 cat <<SUMMARY
+trainers on            $device
 steps applied          $applied, with $counted samples
 loss                   $first -> $last
 test accuracy          $reached % (at least $accuracy %)
-against the f32 replay $replayed (must be 0)
+against the f32 replay $replayed (at most $replay_bound)
 against f64, big batch $referenced (at most $bound)
 against one gaccd      0 of $compared steps differ (must be 0)
 training               $took s; logs in $logs

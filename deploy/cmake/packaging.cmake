@@ -9,7 +9,7 @@ file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/deploy/gaccd.service CONTENT "${unit
 # lib, whatever LIBDIR is: where systemd looks
 install(FILES ${PROJECT_BINARY_DIR}/deploy/gaccd.service DESTINATION lib/systemd/system COMPONENT gaccd)
 install(FILES ${deploy}/systemd/gacc.sysusers DESTINATION lib/sysusers.d RENAME gacc.conf COMPONENT gaccd)
-install(FILES ${deploy}/systemd/gaccd-launch.conf DESTINATION share/doc/gaccd/examples COMPONENT gaccd)
+install(FILES ${deploy}/systemd/gaccd-launch.conf ${deploy}/systemd/gaccd-gpu.conf DESTINATION share/doc/gaccd/examples COMPONENT gaccd)
 file(READ ${deploy}/man/gaccd.8 page)
 string(REPLACE "/etc/gacc/" "${CMAKE_INSTALL_FULL_SYSCONFDIR}/gacc/" page "${page}")
 file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/deploy/gaccd.8 CONTENT "${page}" @ONLY)
