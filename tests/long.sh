@@ -12,6 +12,7 @@
 #   parts [KILLS]      1,000 SIGKILLs under each of three jobs of several parts, of their engines and of gaccd; as many of members of communicators
 #   nodes [KILLS]      300 SIGKILLs of ranks, engines and gaccds of jobs on two to four nodes, and stopped engines (SEED=n draws them; 10,000
 #                      take hours); a death at every failpoint of a step on each of two nodes
+#   nodes-asan [KILLS], nodes-tsan [KILLS]  300 SIGKILLs as of nodes, of jobs on two nodes, under ASan+UBSan, under TSan
 #   sim [RUNS]         200,000 simulated runs of the control code
 #   cluster [RUNS]     10,000 simulated runs of jobs on 1 to 16 nodes (SEED=n is the first)
 #   torture            every n-th failure of the journal's and the checkpoints' system calls and allocations, and of allocations in simulated jobs
@@ -89,6 +90,18 @@ nodes)
 		tests/system/test_nodes_kills.py || true
 	build failpoints gcc "-DGACC_FAILPOINTS=ON -DCMAKE_BUILD_TYPE=Release" || { summary; exit 1; }
 	system failpoints 3600 failpoints "every failpoint of a step on two nodes" "env GACC_NODES_POINTS=all" tests/system/test_nodes_failpoints.py || true
+	;;
+nodes-asan)
+	begin
+	build asan clang "-DGACC_SANITIZE=address,undefined" || { summary; exit 1; }
+	system asan 36000 "not alone" "${size:-300} kills on two nodes, ASan+UBSan" "env GACC_NODES=2 GACC_NODES_KILLS=${size:-300} GACC_SEED=${SEED:-0}" \
+		tests/system/test_nodes_kills.py || true
+	;;
+nodes-tsan)
+	begin
+	build tsan clang "-DGACC_SANITIZE=thread" || { summary; exit 1; }
+	system tsan 36000 "not alone" "${size:-300} kills on two nodes, TSan" "$(tsan_prefix) env GACC_NODES=2 GACC_NODES_KILLS=${size:-300} GACC_SEED=${SEED:-0}" \
+		tests/system/test_nodes_kills.py || true
 	;;
 sim)
 	begin

@@ -5,10 +5,10 @@
     tests/structure.py BUILD_DIR
 
 style    clang-format has nothing to change; every source file names its licence; no file has more than 500 lines;
-         each .c and .cc of the product opens with two lines or more: what it does, for whom, on which thread
+         each .c, .cc, .cu and .cuh of the product opens with two lines or more: what it does, for whom, on which thread
 tidy     clang-tidy finds nothing (.clang-tidy says what it looks for)
 headers  each header of the product compiles by itself
-c++      only the shim over Gloo, which lets nothing of it through
+c++      only the shim over Gloo, which lets nothing of it through, and what kernels for GPUs need
 layers   a room calls only the rooms that its gacc_room() names, and theirs
          and where CMakeLists.txt lists a room's files in layers, a file uses only those above it
 circles  files that call each other in a circle are three at most
@@ -27,15 +27,16 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 MAX_LINES, MAX_CIRCLE = 500, 3
 LICENCE = "SPDX-License-Identifier: Apache-2.0"
-UNITS = (".c", ".cc")
+UNITS = (".c", ".cc", ".cu", ".cuh")
 CODE = (*UNITS, ".h")
-CXX = {"daemon/coll/gloo_shim.cc", "tests/bench/gloo_ring.cc"}  # what has no other interface
+CXX = {"daemon/coll/gloo_shim.cc", "tests/bench/gloo_ring.cc",  # what has no other interface
+       "tests/gpu/sim/fiber.cc", "tests/gpu/sim/sim.cc"}  # stands in for nvcc, whose language is C++
 SOURCES = (*CODE, ".py", ".sh", ".proto", ".cmake", ".awk", ".pml")
 INTERPOSED = {"accept4", "close", "epoll_ctl", "recvmsg", "sendmsg"}  # libc's; daemon/rpc/guard.c comes before it in gaccd
 PARTS = ("kernels_body.h", "kernels_update.h", "kernels_vector.h")  # included once for each instruction set, with its names defined
 
 # Rooms whose files CMakeLists.txt lists in layers: a file uses those above it.
-LAYERED = ["control", "engine", "rpc", "edge", "lib", "cli"]
+LAYERED = ["control", "engine", "cuda", "rpc", "edge", "lib", "cli"]
 
 
 class Checks:
@@ -97,7 +98,7 @@ def cxx(checks, files):
 
 def tidy(checks, build):
     compiled = (os.path.relpath(os.path.join(e["directory"], e["file"]), ROOT) for e in json.loads((build / "compile_commands.json").read_text()))
-    mine = sorted({f for f in compiled if f.startswith(("daemon/", "client/")) and f.endswith(UNITS)})
+    mine = sorted({f for f in compiled if f.startswith(("daemon/", "client/")) and f.endswith((".c", ".cc"))})
 
     def findings(path):
         r = subprocess.run(["clang-tidy", "-p", build, "--quiet", path], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)

@@ -14,8 +14,7 @@
  */
 #include "bench.h"
 #include "gloo_ring.h"
-
-#include "coll/coll_gloo.h"
+#include "members.h"
 
 #include <arpa/inet.h>
 #include <netinet/tcp.h>
@@ -33,63 +32,25 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define MAX_PARTS 8
+#define MAX_PARTS MEMBERS_MAX
 #define BLOCK 4096 /* elements summed at a time */
-#define ADDRESS_BYTES 20
 
 static size_t rounds = 15, elements = 54000000, piece = 1 << 20;
 static const char *congestion;
-static const char *namespaces; /* what their names begin with; NULL: all over loopback */
 
 enum what { COLLECTIVE, RING, STREAMS, COPY, N_WHAT };
 
-/* Shared by the processes. */
-struct shared {
-	pthread_barrier_t barrier; /* of all parts */
-	char dir[32];		   /* where Gloo's ring meets */
-	size_t n_blob[MAX_PARTS];
-	unsigned char blob[MAX_PARTS][COLL_MAX_BLOB];
-	double wall[MAX_PARTS][N_WHAT][BENCH_MAX_ROUNDS], cpu[MAX_PARTS][N_WHAT][BENCH_MAX_ROUNDS];
-};
-
 struct process {
-	struct shared *shared;
+	struct members *members;
+	const char *dir; /* where Gloo's ring meets */
 	uint32_t part, n_parts;
 	int fd[MAX_PARTS]; /* plain connections */
 	float *in, *out;
 	uint64_t bounds[MAX_PARTS + 1];
 	struct coll *c;
 	struct gloo_ring *ring;
+	enum what what; /* is measured */
 };
-
-static double own_cpu(void)
-{
-	struct rusage r;
-	getrusage(RUSAGE_SELF, &r);
-	return (double)(r.ru_utime.tv_sec + r.ru_stime.tv_sec) +
-	       (double)(r.ru_utime.tv_usec + r.ru_stime.tv_usec) / 1e6;
-}
-
-/* ---- where a process is ---- */
-
-/* Of process `part`, as a text. */
-static void address_of(uint32_t part, char out[ADDRESS_BYTES])
-{
-	snprintf(out, ADDRESS_BYTES, namespaces ? "10.77.0.%u" : "127.0.0.1", part + 1);
-}
-
-/* Sockets that this thread makes from now on, and its threads and processes, are where process `part` is. */
-static void enter(uint32_t part)
-{
-	char path[128];
-	if (!namespaces)
-		return;
-	snprintf(path, sizeof(path), "/run/netns/%s%u", namespaces, part);
-	int fd = open(path, O_RDONLY | O_CLOEXEC);
-	if (fd < 0 || setns(fd, CLONE_NEWNET))
-		bench_die("cannot enter the network namespace %s%u: tests/bench/netns.py makes them", namespaces, part);
-	close(fd);
-}
 
 /* ---- ours ---- */
 
@@ -121,30 +82,9 @@ static enum status sum(void *arg, const struct coll_piece *at, const void *const
 	return ST_OK;
 }
 
-static void join(struct process *p)
-{
-	char address[ADDRESS_BYTES];
-	address_of(p->part, address);
-	struct coll_gloo_config config = { .address = address, .congestion = congestion };
-	struct coll_config member = { .id = { .job = 1, .k = 1 }, .part = p->part, .n_parts = p->n_parts };
-	struct coll_address all[MAX_PARTS];
-	member.life = p->part + 1;
-	member.stall_ns = member.join_ns = INT64_C(60000000000);
-	struct coll_net *net = coll_gloo_new(&config, NULL);
-	if (!net || coll_open(net, &member, &p->c, NULL))
-		bench_die("part %u: no member over Gloo", p->part);
-	struct shared *shared = p->shared;
-	const void *blob = coll_blob(p->c, &shared->n_blob[p->part]);
-	memcpy(shared->blob[p->part], blob, shared->n_blob[p->part]);
-	pthread_barrier_wait(&shared->barrier);
-	for (uint32_t s = 0; s < p->n_parts; s++)
-		all[s] = (struct coll_address){ s + 1, shared->blob[s], shared->n_blob[s] };
-	need(p, coll_join(p->c, all), "join");
-}
-
 static void collective(struct process *p)
 {
-	struct coll_exchange x = { p->in, p->bounds, piece, sizeof(float), sum, p };
+	struct coll_exchange x = { p->in, p->bounds, piece, sizeof(float), sum, p, NULL };
 	struct coll_gather g = { .buffer = p->out, .bounds = p->bounds, .piece = piece };
 	need(p, coll_exchange(p->c, &x), "exchange");
 	need(p, coll_gather(p->c, &g), "gather");
@@ -230,27 +170,28 @@ static void streams(struct process *p)
 
 /* ---- processes ---- */
 
+static void copy(struct process *p)
+{
+	memcpy(p->out, p->in, p->bounds[p->n_parts]);
+}
+
+static void work(void *arg)
+{
+	static void (*const doing[N_WHAT])(struct process *) = { collective, ring, streams, copy };
+	struct process *p = arg;
+	doing[p->what](p);
+}
+
 static void measure(struct process *p, enum what what, size_t round)
 {
-	pthread_barrier_wait(&p->shared->barrier);
-	double begin = bench_seconds(), cpu = own_cpu();
-	if (what == COLLECTIVE)
-		collective(p);
-	else if (what == RING)
-		ring(p);
-	else if (what == STREAMS)
-		streams(p);
-	else
-		memcpy(p->out, p->in, p->bounds[p->n_parts]);
-	p->shared->wall[p->part][what][round] = bench_seconds() - begin;
-	p->shared->cpu[p->part][what][round] = own_cpu() - cpu;
-	pthread_barrier_wait(&p->shared->barrier);
+	p->what = what;
+	members_measure(p->members, p->part, what, round, work, p);
 }
 
 static void run(struct process *p)
 {
-	char address[ADDRESS_BYTES];
-	enter(p->part);
+	char address[MEMBERS_ADDRESS];
+	members_enter(p->part);
 	uint64_t share = elements / p->n_parts * sizeof(float);
 	for (uint32_t s = 0; s < p->n_parts; s++)
 		p->bounds[s + 1] = p->bounds[s] + share;
@@ -262,9 +203,9 @@ static void run(struct process *p)
 	for (size_t i = 0; i < n / sizeof(float); i++)
 		p->in[i] = (float)(i % 97) + (float)p->part;
 	memset(p->out, 0, n);
-	join(p);
-	address_of(p->part, address);
-	p->ring = gloo_ring_new(p->shared->dir, address, (int)p->part, (int)p->n_parts);
+	p->c = members_join(p->members, p->part, congestion);
+	members_address(p->part, address);
+	p->ring = gloo_ring_new(p->dir, address, (int)p->part, (int)p->n_parts);
 	if (!p->ring)
 		bench_die("part %u: no ring", p->part);
 	for (size_t round = 0; round <= rounds; round++) /* the first one warms up */
@@ -292,15 +233,15 @@ static void connect_pair(uint32_t i, uint32_t j, int *a, int *b)
 {
 	struct sockaddr_in at = { .sin_family = AF_INET };
 	socklen_t n = sizeof(at);
-	char address[ADDRESS_BYTES];
-	address_of(j, address);
+	char address[MEMBERS_ADDRESS];
+	members_address(j, address);
 	inet_pton(AF_INET, address, &at.sin_addr);
-	enter(j);
+	members_enter(j);
 	int listener = socket(AF_INET, SOCK_STREAM, 0);
 	if (bind(listener, (struct sockaddr *)&at, n) || listen(listener, 1) ||
 	    getsockname(listener, (struct sockaddr *)&at, &n))
 		bench_die("cannot listen on %s", address);
-	enter(i);
+	members_enter(i);
 	*a = socket(AF_INET, SOCK_STREAM, 0);
 	if (connect(*a, (struct sockaddr *)&at, n))
 		bench_die("cannot connect to %s", address);
@@ -310,14 +251,15 @@ static void connect_pair(uint32_t i, uint32_t j, int *a, int *b)
 	set_options(*b);
 }
 
-static void start(struct shared *shared, uint32_t n_parts, struct bench_group *group)
+static void start(struct members *members, const char *dir, struct bench_group *group)
 {
 	int fd[MAX_PARTS][MAX_PARTS];
+	const uint32_t n_parts = members->n;
 	for (uint32_t i = 0; i < n_parts; i++)
 		for (uint32_t j = i + 1; j < n_parts; j++)
 			connect_pair(i, j, &fd[i][j], &fd[j][i]);
 	for (uint32_t s = 0; s < n_parts; s++) {
-		struct process p = { .shared = shared, .part = s, .n_parts = n_parts };
+		struct process p = { .members = members, .dir = dir, .part = s, .n_parts = n_parts };
 		group->pid[group->n] = fork();
 		if (!group->pid[group->n++]) {
 			prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -334,22 +276,6 @@ static void start(struct shared *shared, uint32_t n_parts, struct bench_group *g
 
 /* ---- the table ---- */
 
-static double slowest(const struct shared *shared, uint32_t n_parts, enum what what, size_t round)
-{
-	double most = 0;
-	for (uint32_t s = 0; s < n_parts; s++)
-		most = shared->wall[s][what][round] > most ? shared->wall[s][what][round] : most;
-	return most;
-}
-
-static double cpu_of_all(const struct shared *shared, uint32_t n_parts, enum what what, size_t round)
-{
-	double all = 0;
-	for (uint32_t s = 0; s < n_parts; s++)
-		all += shared->cpu[s][what][round];
-	return all;
-}
-
 static void remove_dir(const char *path)
 {
 	char command[64];
@@ -365,50 +291,37 @@ static void compare(uint32_t n_parts)
 		double goal;
 		bool is_floor;
 		const char *name;
-	} limits[] = { { RING, namespaces ? 0 : 1.05, false, "Gloo's all-reduce, ring" },
-		       { STREAMS, namespaces ? 0.9 : 0, namespaces, "plain TCP, same bytes" },
+	} limits[] = { { RING, members_namespaces ? 0 : 1.05, false, "Gloo's all-reduce, ring" },
+		       { STREAMS, members_namespaces ? 0.9 : 0, members_namespaces, "plain TCP, same bytes" },
 		       { COPY, 0, false, "memcpy by all at once" } };
-	struct bench_row row = { .id = namespaces ? "C6b" : "C6a", .unit = "ms", .factor = 1e3 };
+	struct bench_row row = { .id = members_namespaces ? "C6b" : "C6a", .unit = "ms", .factor = 1e3 };
 	struct bench_group group = { .n = 0 };
-	struct shared *shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	pthread_barrierattr_t attr;
-	pthread_barrierattr_init(&attr);
-	pthread_barrierattr_setpshared(&attr, PTHREAD_PROCESS_SHARED);
-	if (shared == MAP_FAILED || pthread_barrier_init(&shared->barrier, &attr, n_parts))
-		bench_die("no shared memory");
-	snprintf(shared->dir, sizeof(shared->dir), "/tmp/gacc-ring.XXXXXX");
-	if (!mkdtemp(shared->dir))
+	struct members *members = members_new(n_parts);
+	char dir[] = "/tmp/gacc-ring.XXXXXX";
+	if (!mkdtemp(dir))
 		bench_die("no directory for Gloo's ring");
-	start(shared, n_parts, &group);
-	double begin = bench_seconds(), machine = bench_machine_cpu(), used = 0;
-	for (uint32_t s = 0; s < n_parts; s++) {
-		int status;
-		struct rusage r;
-		if (wait4(group.pid[s], &status, 0, &r) < 0 || status)
-			bench_die("part %u has failed", s);
-		used += (double)(r.ru_utime.tv_sec + r.ru_stime.tv_sec) +
-			(double)(r.ru_utime.tv_usec + r.ru_stime.tv_usec) / 1e6;
-	}
-	double foreign = (bench_machine_cpu() - machine - used) / (bench_seconds() - begin);
+	const double begin = bench_seconds(), machine = bench_machine_cpu();
+	start(members, dir, &group);
+	const double foreign = members_wait(&group, begin, machine);
 	row.rounds = rounds;
 	snprintf(row.what, sizeof(row.what), "%u parts, %zu MB: exchange + gather", n_parts, elements * 4 / 1000000);
 	for (size_t i = 0; i < rounds; i++) {
-		row.ours[i] = slowest(shared, n_parts, COLLECTIVE, i);
-		row.ours_cpu[i] = cpu_of_all(shared, n_parts, COLLECTIVE, i);
+		row.ours[i] = members_slowest(members, COLLECTIVE, i);
+		row.ours_cpu[i] = members_cpu(members, COLLECTIVE, i);
 		row.foreign[i] = foreign;
 	}
 	for (size_t k = 0; k < sizeof(limits) / sizeof(*limits); k++) {
 		for (size_t i = 0; i < rounds; i++) {
-			row.limit[i] = slowest(shared, n_parts, limits[k].what, i);
-			row.limit_cpu[i] = cpu_of_all(shared, n_parts, limits[k].what, i);
+			row.limit[i] = members_slowest(members, limits[k].what, i);
+			row.limit_cpu[i] = members_cpu(members, limits[k].what, i);
 		}
 		row.goal = limits[k].goal;
 		row.goal_is_floor = limits[k].is_floor;
 		snprintf(row.limit_name, sizeof(row.limit_name), "%s", limits[k].name);
 		bench_row_print(&row);
 	}
-	remove_dir(shared->dir);
-	munmap(shared, sizeof(*shared));
+	remove_dir(dir);
+	members_free(members);
 }
 
 int main(int argc, char **argv)
@@ -423,7 +336,7 @@ int main(int argc, char **argv)
 		else if (opt == 'c')
 			congestion = optarg;
 		else if (opt == 'N')
-			namespaces = optarg;
+			members_namespaces = optarg;
 		else
 			return 2;
 	if (rounds < 5 || rounds > BENCH_MAX_ROUNDS || !elements || !piece || piece % sizeof(float))

@@ -51,6 +51,7 @@ static struct plan head_of(const struct arena *a, uint32_t threads)
 			  .bytes_of_plan = sizeof(p),
 			  .job_id = JOB,
 			  .n_parts = 1,
+			  .n_shards = 1,
 			  .fingerprint = a->fingerprint,
 			  .ranks = 1,
 			  .max_micro_size = ALONE_SLOTS,

@@ -16,6 +16,7 @@
 #   C3   PYTHON tests/bench/torch/compare.py --only speed --models S,M,L --ranks 2 BUILD_DIR, and --models S,M --ranks 4
 #   C4   B/bench_push -r 15 push
 #   C6   B/bench_coll -r 15, and at a link's rate (C6b): tests/bench/netns.py --rate 10gbit 4 B/bench_coll -r 15 -N {}
+#   C6c  tests/bench/netns.py --rate 1gbit 4 B/bench_shards -r 15 -N {}
 #   C7   B/bench_push -r 15 commit, and of several parts and nodes (C7n): B/bench_push -r 15 parts; the journal alone: B/bench_commit -r 15, its CPU time without the disk: -d /dev/shm
 #   D1   PYTHON tests/bench/torch/nodes.py BUILD_DIR, and the same with --netns 10gbit
 #
@@ -93,6 +94,13 @@ coll_at()
 	printf '%s\n' "$table" | tail -n +2
 }
 
+# C6c: the same.
+shards_at()
+{
+	table=$("$(dirname "$0")/netns.py" --rate "$1" 4 "$bin/bench_shards" -r "$rounds" -N {})
+	printf '%s\n' "$table" | tail -n +2
+}
+
 service()
 {
 	headed=
@@ -107,6 +115,7 @@ service()
 	if [ -n "$namespaces" ]; then
 		for rate in 10gbit 1gbit; do
 			coll_at "$rate"
+			shards_at "$rate"
 		done
 	fi
 	step bench_mailbox -r "$rounds"

@@ -9,6 +9,7 @@
 #include "cluster/launch_message.h"
 #include "cluster/ledger_message.h"
 #include "cluster/log_message.h"
+#include "cluster/norms_message.h"
 #include "cluster/part_view_message.h"
 #include "cluster/peer_frames.h"
 #include "cluster/placed_message.h"
@@ -20,6 +21,7 @@
 #include "coll/board.h"
 #include "gacc/internal/v1/peer.pb-c.h"
 #include "gacc/v1/job.pb-c.h"
+#include "math/arena.h"
 #include "proto/bytes.h"
 
 #include <stdlib.h>
@@ -391,6 +393,34 @@ static void try_log_piece(const void *bytes, size_t n)
 	log_piece_release(&again);
 }
 
+static void try_norms_ask(const void *bytes, size_t n)
+{
+	struct norms_ask a, again;
+	if (!accepted(norms_ask_unpack(bytes, n, &a, why, sizeof(why))))
+		return;
+	must(a.epoch && a.number && a.term && a.attempt);
+	void *packed = norms_ask_pack(&a, &n);
+	must(!norms_ask_unpack(packed, n, &again, why, sizeof(why)) && again.first == a.first);
+	free(packed);
+}
+
+static void try_norms(const void *bytes, size_t n)
+{
+	struct part_norms p, again;
+	if (!accepted(norms_unpack(bytes, n, &p, why, sizeof(why))))
+		return;
+	must(p.epoch && p.number && p.n <= NORMS_PORTION && !p.n == !!p.status);
+	must(p.first <= p.total && p.n <= p.total - p.first && p.total <= ARENA_MAX_TENSORS);
+	for (uint32_t i = 0; i < p.n; i++)
+		must(!(p.grad[i] < 0) && !(p.param[i] < 0));
+	void *packed = norms_pack(&p, &n);
+	must(!norms_unpack(packed, n, &again, why, sizeof(why)) && again.n == p.n && again.status == p.status &&
+	     (!p.n || !memcmp(again.param, p.param, p.n * sizeof(*p.param))));
+	free(packed);
+	norms_release(&p);
+	norms_release(&again);
+}
+
 static void try_frame(struct peer_assembly *a, const struct peer_carried *c)
 {
 	struct link_message whole;
@@ -446,10 +476,10 @@ static void try_peers(const void *bytes, size_t n)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
 	static void (*const kinds[])(const void *, size_t) = {
-		try_commit,	   try_update,	 try_restored,	try_view,      try_report, try_order,
-		try_placement,	   try_placed,	 try_drop,	try_event,     try_set,	   try_kept,
-		try_save,	   try_saved,	 try_part_view, try_ledger,    try_blob,   try_board,
-		try_launch_wanted, try_launched, try_log_ask,	try_log_piece, try_peers,  try_boards
+		try_commit,    try_update,    try_restored, try_view,  try_report,	  try_order,	try_placement,
+		try_placed,    try_drop,      try_event,    try_set,   try_kept,	  try_save,	try_saved,
+		try_part_view, try_ledger,    try_blob,	    try_board, try_launch_wanted, try_launched, try_log_ask,
+		try_log_piece, try_norms_ask, try_norms,    try_peers, try_boards
 	};
 	*why = '\0';
 	if (n && data[0] < sizeof(kinds) / sizeof(*kinds))

@@ -18,8 +18,8 @@ SERVICES = ("GradientService", "JobService", "NodeService")
 ATTACH = ("MapRequest",)
 CLUSTER = ("CommitRecord", "UpdateRecord", "RestoredRecord", "ViewRecord", "Report", "Order", "Placement", "Placed",
            "Drop", "PartEvent", "TensorSet", "TensorsKept", "Save", "Saved", "PartView", "PartLedger", "PartBlob", "PartBoard",
-           "LaunchOrder", "Launched", "LogAsk", "LogPiece")  # as fuzz_cluster.c counts them
-VALUES = {"LaunchOrder": {"master_addr": "10.0.0.7"}, "Launched": {"phase": 1, "result": 1, "first": 1, "state": [1], "wanted": 1}, "LogPiece": {"offset": 16}}  # what rules ask for
+           "LaunchOrder", "Launched", "LogAsk", "LogPiece", "NormsAsk", "PartNorms")  # as fuzz_cluster.c counts them
+VALUES = {"LaunchOrder": {"master_addr": "10.0.0.7"}, "Launched": {"phase": 1, "result": 1, "first": 1, "state": [1], "wanted": 1}, "LogPiece": {"offset": 16}, "PartNorms": {"status": ""}}  # what rules ask for
 RECORD = b"\x10\0\0\0"  # the word before those in the journal (daemon/cluster/record.h)
 
 

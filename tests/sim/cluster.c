@@ -186,6 +186,15 @@ static void place(struct cluster *c)
 	c->home = (uint32_t)sim_random(s, c->n_nodes);
 }
 
+static void draw_sharding(struct sim *s, uint32_t parts)
+{
+	uint32_t size = 1 + (uint32_t)sim_random(s, parts);
+	while (parts % size)
+		size--;
+	s->spec.sharding = size == parts ? SHARDING_FULL : SHARDING_HYBRID;
+	s->spec.shard_size = size == parts ? 0 : size;
+}
+
 static void set_up(struct cluster *c, uint32_t parts)
 {
 	struct sim *s = &c->whole;
@@ -197,7 +206,7 @@ static void set_up(struct cluster *c, uint32_t parts)
 	if (s->spec.steps)
 		s->spec.steps += sim_random(s, 10);
 	if (c->n_parts > 1 && s->spec.optim.type != OPTIM_CLIENT && sim_chance(s, 500))
-		s->spec.sharding = SHARDING_FULL;
+		draw_sharding(s, c->n_parts);
 	s->spec.parts = c->n_parts;
 	s->puts = c->n_parts > 1 && sim_chance(s, 400);
 	if (s->puts)

@@ -10,7 +10,7 @@ static struct cluster_member *member_of(struct sim *s)
 
 bool sim_shares(const struct sim *s, uint32_t outcome)
 {
-	return s->part.n_parts > 1 && s->spec.sharding == SHARDING_FULL && outcome == OUTCOME_APPLIED;
+	return s->part.n_parts > 1 && spec_is_sharded(&s->spec) && outcome == OUTCOME_APPLIED;
 }
 
 static void answer(struct sim *s, const struct engine_command *c, enum status st, uint32_t suspects)

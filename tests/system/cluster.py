@@ -92,8 +92,8 @@ class Cluster:
         node.wait_ready()
 
     @contextlib.contextmanager
-    def killed(self, name):
-        """That gaccd is dead inside of the `with`, and is started with its memory at the end."""
+    def dead(self, name):
+        """That gaccd is dead inside of the `with`; at the end its supervisor may start the next one."""
         node = self.nodes[name]
         os.kill(node.supervisor_pid, signal.SIGSTOP)
         try:
@@ -101,6 +101,12 @@ class Cluster:
             yield node
         finally:
             os.kill(node.supervisor_pid, signal.SIGCONT)
+
+    @contextlib.contextmanager
+    def killed(self, name):
+        """That gaccd is dead inside of the `with`, and is started with its memory at the end."""
+        with self.dead(name) as node:
+            yield node
         node.wait_ready()
 
     @contextlib.contextmanager

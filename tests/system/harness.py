@@ -12,10 +12,13 @@
 
 Rank and the calls are those of gacc_client.py, whose names are to be had from here, too.
 """
+import contextlib
 import os
 import pathlib
 import pwd
+import random
 import re
+import select
 import shutil
 import signal
 import socket
@@ -41,10 +44,13 @@ def wait_until(what, condition, timeout=20.0, every=0.01):
 
 
 def free_port():
-    """Of TCP on loopback."""
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+    """Of TCP on loopback, and none that the kernel gives to connections: one of them could have it while a killed daemon is started again,
+    even the connection of a node that dials this very port."""
+    first = int(pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    while True:
+        with socket.socket() as s, contextlib.suppress(OSError):
+            s.bind(("127.0.0.1", random.SystemRandom().randrange(first // 2, first)))
+            return s.getsockname()[1]
 
 
 ME = pwd.getpwuid(os.getuid())  # whoever runs the tests
@@ -88,6 +94,20 @@ def sanitized():
 
 def descriptors(pid):
     return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def kill_at_once(pids, sig=signal.SIGKILL):
+    """A signal that ends these processes; returns when their descriptors are closed, and with them their locks are gone. /proc does not tell that:
+    a process that ends loses its environment first, and the first thread of several is a zombie while the others still end."""
+    ends = [os.pidfd_open(pid) for pid in pids]
+    try:
+        for end in ends:
+            signal.pidfd_send_signal(end, sig)
+        for pid, end in zip(pids, ends):
+            assert select.select([end], [], [], 60)[0], f"process {pid} does not end"
+    finally:
+        for end in ends:
+            os.close(end)
 
 
 def children(pid):
@@ -234,8 +254,7 @@ class Daemon:
     def kill_gaccd(self, sig=signal.SIGKILL):
         pid = wait_until("gaccd's pid", lambda: self.pid)
         self.killed += 1
-        os.kill(pid, sig)
-        wait_until(f"death of gaccd {pid}", lambda: not alive(pid), every=0.001)
+        kill_at_once([pid], sig)
         if not self.supervise:
             self.process.wait()
             self.process = None
@@ -254,11 +273,10 @@ class Daemon:
 
     def kill_supervisor(self):
         """The memory is lost with it, and gaccd is killed first: the supervisor is stopped, so that it does not start another."""
-        supervisor, gaccds = self.process.pid, children(self.process.pid)
+        supervisor = self.process.pid
         os.kill(supervisor, signal.SIGSTOP)
         wait_until("it has stopped", lambda: re.search(r"\) [TZ] ", pathlib.Path(f"/proc/{supervisor}/stat").read_text()))
-        for pid in [*gaccds, supervisor]:
-            os.kill(pid, signal.SIGKILL)
+        kill_at_once([*children(supervisor), supervisor])
         self.process.wait()
         self.process = None
         wait_until("death of gaccd and engines", lambda: not self.processes())

@@ -191,7 +191,8 @@ class Pushes:
         for call, messages, _ in torn:
             call.cancel()
             messages.put(None)
-            assert call.code() != grpc.StatusCode.OK, "a stream without its last byte was answered"
+            if call.code() == grpc.StatusCode.OK:  # it was held up, and came after the whole push of its micro-batch
+                assert call.result().result in (DUPLICATE, ALREADY_COMMITTED), f"a stream without its last byte was answered: {call.result()}"
 
     def check_zero(self, t, slot):
         for name, g in t.slot(slot).items():

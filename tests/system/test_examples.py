@@ -299,3 +299,18 @@ def test_torch_loop(daemon):
     plain = run(["/usr/bin/python3", "-c", PLAIN_TORCH, EXAMPLES], env)
     assert norms[0] == pytest.approx(float(plain.split()[-1]), rel=1e-5)
     assert (daemon.state(1), daemon.get_job(1).applied_step) == ("COMPLETED", 20)
+
+
+@needs_torch
+@pytest.mark.parametrize("micro_size,accumulate", [(1, "none"), (4, "sum")])
+def test_torch_offload(daemon, micro_size, accumulate):
+    """The example for a GPU, on the CPU: one rank, whose gradients are copied to the slots by hooks."""
+    path = os.pathsep.join(filter(None, [str(TORCH), os.environ.get("PYTHONPATH")]))
+    env = {**environment(daemon), "PYTHONPATH": path}
+    adamw = ["--set", "optimizer.type=adamw", "--set", "optimizer.lr=0.01", "--set", f"accumulate={accumulate}"]
+    out = run([BIN / "gaccctl", "run", "-n", 1, "--micro-size", micro_size, "--steps", 20, *adamw, "--", "/usr/bin/python3", EXAMPLES / "torch_offload.py",
+               PROTOSET, "cpu"], env, timeout=240)
+    norms = [float(n) for n in re.findall(r"parameters ([0-9.]+)", out)]
+    one_rank = PLAIN_TORCH.replace("range(4)", f"range({micro_size})").replace("range(2)", "range(1)").replace("micro, 4, rank, 2", f"micro, {micro_size}, rank, 1")
+    plain = run(["/usr/bin/python3", "-c", one_rank.replace("/ 8)", f"/ {micro_size})"), EXAMPLES], env)
+    assert norms == [pytest.approx(float(plain.split()[-1]), rel=1e-5)], out

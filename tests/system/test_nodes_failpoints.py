@@ -29,7 +29,7 @@ PASSED = [(name, process) for name, process, _, _ in POINTS if process in ("engi
           SAVING not in name and LOADING not in name]
 # Rank 0 gives the parameters, to the part on a; that on b takes them from there. The job is sharded, and so small that b has all to update.
 ONLY_ON = {"engine_params_put": "a", "engine_params_ready": "a", "engine_fill_begun": "b", "engine_fill_done": "b",
-           **dict.fromkeys(("engine_undo_saved", "engine_undo_held", "engine_chunk_updated", "engine_chunk_done"), "b"),
+           **dict.fromkeys(("engine_undo_saved", "engine_undo_held", "engine_chunk_updated", "engine_chunk_done", "engine_share_piece"), "b"),
            **{name: "a" for name, process in PASSED if process == "coordinator"}}
 ALL = ([(where, name, "crash") for where in "ab" for name, _ in PASSED if where in ONLY_ON.get(name, "ab")] +
        [(where, name, "stop") for where in "ab" for name in IN_EXCHANGE])

@@ -3,7 +3,8 @@
 node is lost: its supervisor keeps the memory. Each micro-batch must be in the result once, with its weight, and the parameters must have the
 bits of a run on one gaccd with as many parts in which nothing died.
 
-GACC_NODES_KILLS: SIGKILLs in all (40). GACC_SEED: of the random choices; the failing run prints its own. tests/long.sh nodes has more.
+GACC_NODES_KILLS: SIGKILLs in all (40). GACC_NODES: on how many nodes ("2,3,4"). GACC_SEED: of the random choices; the failing run prints
+its own. tests/long.sh nodes has more, and nodes-asan and nodes-tsan some in builds with sanitizers.
 """
 import contextlib
 import os
@@ -24,7 +25,7 @@ KILLS = int(os.environ.get("GACC_NODES_KILLS", "40"))
 SEED = int(os.environ.get("GACC_SEED", "0")) or random.SystemRandom().randrange(1 << 32)
 KINDS = {"rank": 6, "engine": 6, "node": 3, "coordinator": 3, "stop": 2}  # how often each; a stop is none of the kills
 PAUSE_US = 2000  # of a rank, before each of its pushes
-SIZES = (2, 3, 4)  # nodes
+SIZES = [int(n) for n in os.environ.get("GACC_NODES", "2,3,4").split(",")]
 
 
 class Ranks:
@@ -179,9 +180,11 @@ class Campaign:
         self.last_step = work.steps - 2
         by_rpc = self.rng.choice([NOBODY, EVERYBODY, self.rng.getrandbits(RANKS)])
         place = [self.cluster.node_of_rank(r, RANKS, parts, names) for r in range(RANKS)]
-        print(f"{work.name}, {parts} parts on {','.join(names)}, by RPC {by_rpc:x}")
+        size = self.rng.choice([k for k in range(1, parts + 1) if parts % k == 0])
+        sharding = self.rng.choice([{}, {"sharding": "full"}, {"sharding": "hybrid", "shard_size": size}])
+        print(f"{work.name}, {parts} parts on {','.join(names)}, {sharding}, by RPC {by_rpc:x}")
         try:
-            train(work, self.cluster.coordinator, out, {"parts": parts, "nodes": ",".join(names)}, place, self.during, pause_us=PAUSE_US, by_rpc=by_rpc)
+            train(work, self.cluster.coordinator, out, {"parts": parts, "nodes": ",".join(names), **sharding}, place, self.during, pause_us=PAUSE_US, by_rpc=by_rpc)
         finally:
             self.let_go_on(all=True)
         work.check(out, reference(work, parts))

@@ -76,6 +76,14 @@ def test_trains(two):
     assert j.applied_step == 40 and [r.node for r in j.ranks] == ["a", "b"]
 
 
+def test_a_job_that_completes_at_once_ends_no_rank(two):
+    """Its coordinator may not have heard yet that the other node's ranks run; they exit on their own."""
+    for _ in range(3):
+        job = two.submit(launched("sh", "-c", f"{LINEAR} && sleep 0.3", steps=1))
+        wait_state(two, job, "COMPLETED")
+        wait_until(lambda: f"the exits, now {statuses(two, job)}", lambda: statuses(two, job) == [0, 0], 10)
+
+
 def test_three_nodes():
     """Six ranks on three nodes: what they are given, a restart that each node may get, and an end that reaches all."""
     with Cluster(3, conf=QUICK, allow=ALLOW) as c:

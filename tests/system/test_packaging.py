@@ -78,6 +78,28 @@ def test_unit_verifies(installed, tmp_path):
 
 
 @systemd_analyze
+def test_drop_in_for_gpus_verifies(installed, tmp_path):
+    """With a name that is wrong, systemd would start gaccd without the line."""
+    drop_in = installed.find("doc/gaccd/examples/gaccd-gpu.conf").read_text()
+    unit, folder = tmp_path / "gaccd.service", tmp_path / "gaccd.service.d"
+    folder.mkdir()
+    unit.write_text(re.sub("^ExecStart=.*", f"ExecStart={installed.find('*/sbin/gaccd')}", UNIT.read_text(), flags=re.M))
+    (folder / "gpu.conf").write_text(drop_in)
+    assert run("systemd-analyze", "verify", "--man=no", "--recursive-errors=no", unit) == ""
+    (folder / "gpu.conf").write_text(drop_in.replace("DeviceAllow=/dev/nvidiactl", "DeviceAlow=/dev/nvidiactl"))
+    with pytest.raises(AssertionError, match="gpu.conf:.*DeviceAlow"):  # it is read
+        run("systemd-analyze", "verify", "--man=no", "--recursive-errors=no", unit)
+
+
+def test_drop_in_for_gpus_allows_the_drivers_nodes_alone():
+    told = Unit(ROOT / "deploy/systemd/gaccd-gpu.conf")
+    nodes = {"char-nvidia*", "/dev/nvidiactl", "/dev/nvidia-uvm", *(f"/dev/nvidia{n}" for n in range(10))}
+    assert set(told.all("DeviceAllow")) == {f"{n} rw" for n in nodes}
+    assert (told["PrivateDevices"], told["DevicePolicy"]) == ("no", "closed")
+    assert told["Wants"] == told["After"] == "nvidia-persistenced.service"
+
+
+@systemd_analyze
 def test_unit_exposure():
     said = run("systemd-analyze", "security", "--offline=true", "--no-pager", UNIT)
     assert float(re.search(r"exposure level for gaccd.service: ([0-9.]+)", said)[1]) <= MAX_EXPOSURE, said
@@ -142,7 +164,7 @@ def installed(tmp_path_factory):
 
 def test_installed_files(installed):
     for pattern in ("etc/gacc/gaccd.yaml", "sbin/gaccd", "bin/gaccctl", "libgacc.so", "libgacc.so.0", f"libgacc.so.{VERSION}",
-                    "include/gacc/gacc.h", "include/gacc/gacc_admin.h", "include/gacc/mailbox.h", "pkgconfig/gacc.pc", "cmake/gacc/gaccConfig.cmake",
+                    "include/gacc/gacc.h", "include/gacc/gacc_admin.h", "include/gacc/gacc_cuda.h", "include/gacc/mailbox.h", "pkgconfig/gacc.pc", "cmake/gacc/gaccConfig.cmake",
                     "gacc/gacc.protoset", "gacc/proto/gacc/v1/gradient.proto", "lib/systemd/system/gaccd.service",
                     "lib/sysusers.d/gacc.conf", "man1/gaccctl.1", "man8/gaccd.8", "bash-completion/completions/gaccctl",
                     "site-functions/_gaccctl", "vendor_completions.d/gaccctl.fish", "gacc/job.schema.json"):
@@ -233,12 +255,13 @@ def test_manual_page_knows_every_option():
 
 PACKAGES = {
     "gaccd": {"/etc/gacc/gaccd.yaml", "/usr/sbin/gaccd", "/usr/lib/systemd/system/gaccd.service", "/usr/lib/sysusers.d/gacc.conf",
-              "/usr/share/man/man8/gaccd.8.gz", "/usr/share/doc/gaccd/examples/gaccd-launch.conf"},
+              "/usr/share/man/man8/gaccd.8.gz",
+              "/usr/share/doc/gaccd/examples/gaccd-launch.conf", "/usr/share/doc/gaccd/examples/gaccd-gpu.conf"},
     "gacc-tools": {"/usr/bin/gaccctl", "/usr/share/man/man1/gaccctl.1.gz", "/usr/share/bash-completion/completions/gaccctl",
                    "/usr/share/zsh/site-functions/_gaccctl", "/usr/share/fish/vendor_completions.d/gaccctl.fish",
                    "/usr/share/gacc/job.schema.json", "/usr/share/gacc/make-certs.sh"},
     "libgacc0": {"/usr/lib/*/libgacc.so.0", f"/usr/lib/*/libgacc.so.{VERSION}", "/usr/share/lintian/overrides/libgacc0"},
-    "libgacc-dev": {"/usr/include/gacc/gacc.h", "/usr/include/gacc/gacc_admin.h", "/usr/include/gacc/mailbox.h", "/usr/lib/*/libgacc.so",
+    "libgacc-dev": {"/usr/include/gacc/gacc.h", "/usr/include/gacc/gacc_admin.h", "/usr/include/gacc/gacc_cuda.h", "/usr/include/gacc/mailbox.h", "/usr/lib/*/libgacc.so",
                     "/usr/lib/*/pkgconfig/gacc.pc", "/usr/lib/*/cmake/gacc/gaccConfig.cmake",
                     "/usr/lib/*/cmake/gacc/gaccConfigVersion.cmake", "/usr/lib/*/cmake/gacc/gaccTargets.cmake",
                     "/usr/lib/*/cmake/gacc/gaccTargets-relwithdebinfo.cmake", "/usr/share/gacc/gacc.protoset",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints of jobs with sharding: full: each part saves its share of the optimizer state, and a job with any parts goes on from them, sharded
+"""Checkpoints of jobs with sharding: full or hybrid: each part saves its share of the optimizer state, and a job with any parts goes on from them, sharded
 or not."""
 import contextlib
 import json
@@ -17,7 +17,7 @@ from batches import OPTIMIZERS, gradients
 from cluster import Cluster
 from harness import Daemon, GaccError, wait_until
 from saving_job import COMPLETE, FAILED, read_safetensors
-from test_sharding import GROUPS, SMALL, TENSORS, d, spec  # noqa: F401 (fixture)
+from test_sharding import GROUPS, SMALL, TENSORS, d, hybrid, spec, without  # noqa: F401 (fixture)
 from training import Team
 
 
@@ -94,11 +94,19 @@ def test_each_part_saves_its_share_and_the_model_is_there_once(d):
 
 def test_the_state_is_that_of_a_job_that_is_not_sharded(d):
     seen = []
-    for sharding in "full", "none":
-        with Saved(d, spec(4, sharding, param_groups=GROUPS), TENSORS) as job:
+    for s in spec(4), spec(4, "none"), hybrid(2):
+        with Saved(d, {**s, "param_groups": GROUPS}, TENSORS) as job:
             job.steps(0, 3)
             seen.append(state_of(job.save().path))
-    assert seen[0] == seen[1]
+    assert seen[0] == seen[1] == seen[2]
+
+
+def test_one_group_saves_for_all(d):
+    with Saved(d, hybrid(2), TENSORS) as job:
+        job.steps(0, 2)
+        m = manifest_of(job.save().path)
+        shards = [f"optimizer-0000{i}-of-00004.safetensors" for i in (1, 2)]
+        assert m["shares"] == 4 and [f["name"] for f in m["files"]] == ["model.safetensors", *shards]
 
 
 # ---- going on from it ----
@@ -114,9 +122,33 @@ def test_the_same_parts_go_on_with_the_same_bits(d, before, after, optimizer):
         k = job.save()
         expected = job.steps(2, 3)
         params = {x: a.tobytes() for x, a in job.params().items()}
-    with Saved(d, {**s, "sharding": after, "name": "again", "restore_from": k.path}, TENSORS) as again:
+    with Saved(d, without(s, sharding=after, name="again", restore_from=k.path), TENSORS) as again:
         assert again.steps(2, 3) == expected
         assert {x: a.tobytes() for x, a in again.params().items()} == params
+
+
+@pytest.mark.parametrize("s", [spec(4, "none"), spec(4), hybrid(2)], ids=["none", "full", "groups"])
+def test_the_state_is_charged_once(s):
+    """A checkpoint is taken for 2.6 MiB, and there are 3 for each user: another one does not fit in."""
+    with Daemon(conf={"limits.state_per_user": "3MiB"}) as d, Saved(d, s, TENSORS) as job:
+        job.steps(0, 1)
+        k = job.save()
+        assert k.state == COMPLETE, k
+        d.allow.append(" CheckpointFailed job=")
+        again = job.save()
+        takes = float(re.search(r"this one takes ([\d.]+) MiB", again.message)[1])
+        assert again.state == FAILED and abs(takes - 2.6) <= 0.11, again
+
+
+@pytest.mark.parametrize("before,after", [(hybrid(2), spec(4)), (hybrid(2), hybrid(2)), (hybrid(2), spec(4, "none")), (spec(4), hybrid(2))],
+                         ids=["full", "groups", "none", "from full"])
+def test_groups_go_on_with_the_same_bits(d, before, after):
+    with Saved(d, before, TENSORS) as job:
+        job.steps(0, 2)
+        k = job.save()
+        expected = job.steps(2, 3)
+    with Saved(d, {**after, "name": "again", "restore_from": k.path}, TENSORS) as again:
+        assert again.steps(2, 3) == expected
 
 
 @pytest.mark.parametrize("more", [{"master": "none"}, {"accumulate_dtype": "f64"}, {"gradient_dtype": "bf16"}], ids=lambda m: next(iter(m)))
@@ -148,11 +180,26 @@ def test_other_parts_and_ranks_have_the_same_state(d, parts, sharding, then, sha
         again.steps(2, 2)
 
 
+@pytest.mark.parametrize("sharding", ["full", "none"])
+def test_digests_of_other_cuts_are_not_compared(d, sharding):
+    """A group that begins inside a chunk of the update is cut where shares begin, so that the same parameters have another digest. Of f32 alone:
+    with masters digests of sharded jobs are not compared in any case."""
+    tensors, groups = [("b", [33]), ("w", [700, 160])], [{"pattern": "b", "lr_scale": 0.5}]
+    with Saved(d, spec(2, sharding, param_groups=groups), tensors) as job:
+        job.steps(0, 2, tensors)
+        k = job.save()
+    with Saved(d, spec(3, sharding, param_groups=groups, name="again", restore_from=k.path), tensors) as again:
+        back = again.save()
+        assert state_of(back.path) == state_of(k.path)
+        assert manifest_of(back.path)["params_digest"] != manifest_of(k.path)["params_digest"]
+        again.steps(2, 1, tensors)
+
+
 def test_a_chain_of_divisions_changes_no_bit(d):
     """Saved and restored without a step between, before the first one, too: only the manifests differ."""
     path, states = "", []
-    for parts, sharding in [(2, "full"), (4, "none"), (3, "full"), (1, "none"), (4, "full"), (2, "none")]:
-        with Saved(d, spec(parts, sharding, name=f"{parts} {sharding}", **({"restore_from": path} if path else {})), TENSORS,
+    for s in spec(2), spec(4, "none"), spec(3), hybrid(2), spec(1, "none"), spec(4), hybrid(2), spec(2, "none"):
+        with Saved(d, {**s, "name": f"after {len(states)}", **({"restore_from": path} if path else {})}, TENSORS,
                    {t[0]: np.ones(t[1], np.float32) if len(t) < 3 else gradients(5, TENSORS)[t[0]] for t in TENSORS}) as job:
             path = job.save().path
             states.append(state_of(path))
@@ -231,6 +278,18 @@ def test_an_open_window_goes_on(d, after):
         assert [f["name"] for f in m["files"]] == ["model.safetensors", *by_part]
         expected = close_window(job, (1, 3), 2), job.steps(3, 1)
     with Saved(d, {**s, "sharding": after, "name": "again", "restore_from": k.path}, TENSORS) as again:
+        assert [r.missing for r in again.ranks] == [[], [0], [], [0]]
+        assert (close_window(again, (1, 3), 2), again.steps(3, 1)) == expected
+
+
+def test_an_open_window_of_groups_goes_on(d):
+    with Saved(d, hybrid(2), TENSORS) as job:
+        job.steps(0, 2)
+        for rank in (0, 2):
+            push(job, rank, 2)
+        k = job.save(inside_window=True)
+        expected = close_window(job, (1, 3), 2), job.steps(3, 1)
+    with Saved(d, hybrid(2, name="again", restore_from=k.path), TENSORS) as again:
         assert [r.missing for r in again.ranks] == [[], [0], [], [0]]
         assert (close_window(again, (1, 3), 2), again.steps(3, 1)) == expected
 

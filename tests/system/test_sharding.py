@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs with sharding: full: each part has a share of the optimizer state and updates that share of the parameters. Every step has the bits that the
-same parts give unsharded, over kills of engines and gaccd, too.
+"""Jobs with sharding: full or hybrid: each part has a shard of the optimizer state and updates that shard of the parameters. Every step has the bits
+that the same parts give unsharded, over kills of engines and gaccd, too.
 
 GACC_SHARD_KILLS: how many kills each job has at least (12). GACC_SEED: as in test_parts_kills.py.
 """
 import os
+import threading
 
 import numpy as np
 import pytest
 
 import test_parts_kills
 from batches import OPTIMIZERS, gradients
-from cli import Cli
 from cluster import Cluster
+from failpoint_job import Control
 from harness import Daemon, GaccError, wait_until
 from training import Team
 
@@ -32,6 +33,15 @@ def d():
 
 def spec(parts=2, sharding="full", **more):
     return {"ranks": 4, "micro_size": 1, "parts": parts, "sharding": sharding, "optimizer": OPTIMIZERS["adamw"], **more}
+
+
+def without(s, **more):
+    """The same job, not sharded."""
+    return {**s, "sharding": "none", "shard_size": 0, **more}
+
+
+def hybrid(size, parts=4, **more):
+    return spec(parts, "hybrid", shard_size=size, **more)
 
 
 def work(window, tensors):
@@ -55,26 +65,33 @@ def steps(daemon, s, windows, tensors=TENSORS, between=lambda team, w: None):
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam decay", "adamw"])
 def test_each_step_has_the_bits_of_one_that_is_not_sharded(d, parts, optimizer):
     s = spec(parts, optimizer=OPTIMIZERS[optimizer], clip_norm=0.5)
-    assert steps(d, s, 4) == steps(d, {**s, "sharding": "none"}, 4)
+    assert steps(d, s, 4) == steps(d, without(s), 4)
+
+
+@pytest.mark.parametrize("parts,size", [(4, 2), (4, 1), (4, 4), (2, 1), (3, 3)])
+def test_groups_of_parts_have_the_same_bits(d, parts, size):
+    s = hybrid(size, parts, clip_norm=0.5)
+    assert steps(d, s, 4) == steps(d, without(s), 4)
 
 
 @pytest.mark.parametrize("more", [{"master": "none"}, {"accumulate_dtype": "f64"}, {"param_groups": GROUPS}, {"gradient_dtype": "bf16"},
                                   {"init": [{"pattern": "*", "type": "normal", "a": 0.0, "b": 0.1}], "seed": 7}], ids=lambda m: next(iter(m)))
 def test_whatever_the_numbers_are(d, more):
-    s = spec(3, **more)
-    if "init" in more:  # drawn on each part
-        assert steps(d, s, 3)[0] == steps(d, {**s, "sharding": "none"}, 3)[0]
-    assert steps(d, s, 3) == steps(d, {**s, "sharding": "none"}, 3)
+    for s in spec(3, **more), hybrid(2, **more):
+        if "init" in more:  # drawn on each part
+            assert steps(d, s, 3)[0] == steps(d, without(s), 3)[0]
+        assert steps(d, s, 3) == steps(d, without(s), 3)
 
 
 def test_a_small_arena_leaves_parts_without_a_share(d):
     s = spec(4)
-    assert steps(d, s, 3, SMALL) == steps(d, {**s, "sharding": "none"}, 3, SMALL)
+    assert steps(d, hybrid(2), 3, SMALL) == steps(d, without(s), 3, SMALL)
+    assert steps(d, s, 3, SMALL) == steps(d, without(s), 3, SMALL)
 
 
 def test_one_part_is_not_sharded(d):
     s = spec(1, optimizer=OPTIMIZERS["lamb"])
-    assert steps(d, s, 2) == steps(d, {**s, "sharding": "none"}, 2)
+    assert steps(d, s, 2) == steps(d, without(s), 2)
 
 
 def test_a_step_that_is_skipped_gathers_nothing(d):
@@ -98,8 +115,8 @@ def memory(daemon, job):
 
 def test_memory_of_each_part_is_smaller(d):
     used = {}
-    for sharding in "none", "full":
-        with Team(d, spec(4, sharding), TENSORS) as team:
+    for sharding in "none", "full", "hybrid":
+        with Team(d, hybrid(2) if sharding == "hybrid" else spec(4, sharding), TENSORS) as team:
             used[sharding] = memory(d, team.job)
             kinds = {}
             for b in d.client.node.ListBuffers().buffers:
@@ -110,6 +127,8 @@ def test_memory_of_each_part_is_smaller(d):
     # m, v and the master are f32: three quarters of each go, but for what shares are rounded to
     saved = [a - b for a, b in zip(used["none"], used["full"])]
     assert all(abs(n - 3 * 4 * elements * 3 / 4) < 3 * 4 * 2 * 8192 for n in saved), (saved, elements)
+    halves = [a - b for a, b in zip(used["none"], used["hybrid"])]
+    assert all(abs(n - 3 * 4 * elements / 2) < 3 * 4 * 2 * 8192 for n in halves) and halves[:2] == halves[2:], (halves, elements)
     less = {k: n - used["full", "kinds"].get(k, 0) for k, n in used["none", "kinds"].items()}
     assert {k for k, n in less.items() if n} == {"master", "optimizer state"} and sum(less.values()) == sum(saved)
 
@@ -118,7 +137,11 @@ def test_memory_of_each_part_is_smaller(d):
 
 
 @pytest.mark.parametrize("more,words", [
-    ({"sharding": "hybrid"}, "hybrid (full within groups of parts) is not supported yet"),
+    ({"sharding": "hybrid"}, "give how many parts hold the optimizer state together"),
+    ({"sharding": "hybrid", "shard_size": 3, "parts": 4}, "a divisor of parts (4)"),
+    ({"sharding": "hybrid", "shard_size": 8, "parts": 4}, "a divisor of parts (4)"),
+    ({"shard_size": 2}, "with full a group is all parts"),
+    ({"sharding": "hybrid", "shard_size": 2, "optimizer": OPTIMIZERS["lamb"]}, "ratios are of whole tensors"),
     ({"shard_threshold": 1000}, "shares are cut from the flat arena"),
     ({"optimizer": OPTIMIZERS["lamb"]}, "ratios are of whole tensors"),
     ({"optimizer": {"type": "client"}}, "the trainers hold the parameters"),
@@ -129,33 +152,25 @@ def test_what_cannot_be_sharded(d, more, words):
     assert e.value.reason == "INVALID_SPEC" and words in str(e.value)
 
 
-def test_what_needs_the_whole_sum_is_refused(d):
-    with Team(d, spec(2), TENSORS) as team:
-        team.window(work(0, TENSORS))
-        cli = Cli(d.dir, d.endpoint)
-        cli.run("norms", team.job, code=2)
-        assert "no part has the whole sum" in cli.err
-
-
 # ---- kills ----
 
 
-@pytest.mark.parametrize("which", [0, 1, 2])
+@pytest.mark.parametrize("which", [0, 1, 2, 3])
 def test_an_engine_that_is_killed_costs_no_step(d, which):
     def kill(team, w):
         pids = wait_until("all engines", lambda: (p := [x.engine_pid for x in d.get_job(team.job).parts]) and all(p) and p)
         if w:
             d.kill_engine(team.job, pids[which])
-    s = spec(3)
-    assert steps(d, s, 4, between=kill) == steps(d, {**s, "sharding": "none"}, 4)
+    s = hybrid(2) if which == 3 else spec(3)
+    assert steps(d, s, 4, between=kill) == steps(d, without(s), 4)
 
 
-@pytest.mark.parametrize("parts,tensors", [(2, TENSORS), (3, TENSORS), (3, SMALL)], ids=["2", "3", "small"])
-def test_kills_change_no_bit(parts, tensors, monkeypatch):
+@pytest.mark.parametrize("s,tensors", [(spec(2), TENSORS), (spec(3), TENSORS), (spec(3), SMALL), (hybrid(2), TENSORS)], ids=["2", "3", "small", "groups"])
+def test_kills_change_no_bit(s, tensors, monkeypatch):
     """Of engines and of gaccd, at any time."""
     monkeypatch.setattr(test_parts_kills, "KILLS", KILLS)
     with Daemon(supervise=True, allow=["CommunicatorLost", "AttemptFailed"]) as node:
-        killer, s = test_parts_kills.Killer(node, f"sharded {parts} {len(tensors)}"), spec(parts)
+        killer = test_parts_kills.Killer(node, f"sharded {s} {len(tensors)}")
         seen = []
         with Team(node, s, tensors) as team:
             killer.start()
@@ -166,15 +181,36 @@ def test_kills_change_no_bit(parts, tensors, monkeypatch):
                 killer.over.set()
                 killer.join()
         assert killer.error is None and killer.killed >= KILLS
-        assert seen == [digest for _, digest, _ in steps(node, {**s, "sharding": "none", "name": "without"}, len(seen), tensors)[0]]
+        assert seen == [digest for _, digest, _ in steps(node, without(s, name="without"), len(seen), tensors)[0]]
 
 
-def test_parts_on_several_nodes():
+@pytest.mark.failpoints
+def test_pieces_are_given_while_the_rest_is_updated(d):
+    """The main thread of one engine sleeps at the end of its update. Its share is on its way by then."""
+    control = Control(d.dir / "run/failpoints.sock")
+    seen = {}
+
+    def look():
+        wait_until("the end of an update", lambda: control.hits()["engine_share_updated"][1])
+        seen["pieces"] = wait_until("pieces of both parts", lambda: control.hits()["engine_share_piece"][0] == 2, 2)
+
+    with Team(d, spec(2), TENSORS) as team:
+        control.do("arm engine_share_updated sleep 4000 count 1")
+        looks = threading.Thread(target=look)
+        looks.start()
+        team.window(work(0, TENSORS))
+        looks.join()
+    control.close()
+    assert seen["pieces"]
+
+
+@pytest.mark.parametrize("s", [spec(4), hybrid(2)], ids=["full", "groups"])
+def test_parts_on_several_nodes(s):
     """The bits of each step are those of one node, over kills of the nodes' gaccds and of engines."""
     with Cluster(2, conf={"coll.stall": "1s"}, allow=["AttemptFailed", "CommunicatorLost"]) as c:
         for node in c.nodes.values():
             node.engines_killed = True
-        s = {**spec(4), "nodes": "a,b"}
+        s = {**s, "nodes": "a,b"}
         place = [c.node_of_rank(r, 4, 4, ["a", "b"]) for r in range(4)]
         with Team(c["a"], s, TENSORS, place=place) as team:
             seen = []
@@ -184,4 +220,4 @@ def test_parts_on_several_nodes():
                 if w in (1, 3):
                     os.kill(c["b"].engine_pids()[w // 2], 9)
                 seen.append(team.window(work(w % 3, TENSORS)).result.params_digest)
-        assert seen == [digest for _, digest, _ in steps(c["a"], {**s, "nodes": "", "sharding": "none", "name": "here"}, 6)[0]]
+        assert seen == [digest for _, digest, _ in steps(c["a"], without(s, nodes="", name="here"), 6)[0]]

@@ -28,8 +28,8 @@ def carried(**fields):
 
 
 KINDS = {name: i for i, name in enumerate(("report", "order", "placement", "placed", "drop", "event", "tensors", "kept", "save", "saved", "view", "ledger",
-                                           "blob", "board"))}  # enum link_kind
-DOWN = ("order", "placement", "drop", "kept", "save", "board")  # what coordinators send
+                                           "blob", "board", "launch", "launched", "log ask", "log piece", "norms ask", "norms"))}  # enum link_kind
+DOWN = ("order", "placement", "drop", "kept", "save", "board", "norms ask")  # what coordinators send
 
 
 def link(what, value, /, *messages, status=SKEW, hint=""):
@@ -60,7 +60,7 @@ HELLOS = [
     link("no-incarnation", "Hello.incarnation is missing", hello(incarnation=0)),
     link("no-protocol", "Hello.protocol_min is missing", hello(protocol_min=0)),
     link("protocols-crossed", "Hello.protocol_min is 3, and protocol_max 2", hello(protocol_min=3, protocol_max=2)),
-    link("protocol-too-new", "node x speaks protocol 2 to 9, and coordinator a 1 to 1: update the older", hello(protocol_min=2, protocol_max=9)),
+    link("protocol-too-new", "node x speaks protocol 3 to 9, and coordinator a 1 to 2: update the older", hello(protocol_min=3, protocol_max=9)),
     link("data-address-empty", 'Hello.data_address is "", and must be an IP address', hello(data_address="")),
     link("data-address-a-name", 'Hello.data_address is "localhost"', hello(data_address="localhost")),
     link("data-address-with-a-port", 'Hello.data_address is "127.0.0.1:80"', hello(data_address="127.0.0.1:80")),
@@ -81,7 +81,7 @@ HELLOS = [
 FRAMES = [
     said_hello("welcome-from-a-node", "Welcome has come from a node", {"welcome": dict(link=1, term=1, coordinator="a", lease_ms=5000)}),
     said_hello("no-lease", "Welcome.lease_ms is 0, and must be", {"welcome": dict(link=1, term=1, coordinator="a")}),
-    said_hello("unknown-kind", "Carried.kind is 18, and 17 is the last that is known", carried(kind=18)),
+    said_hello("unknown-kind", "Carried.kind is 20, and 19 is the last that is known", carried(kind=20)),
     said_hello("highest-kind", f"Carried.kind is {MAX32}", carried(kind=MAX32)),
     *(said_hello(f"{kind}-from-a-node", f"Carried.kind is {KINDS[kind]}, which coordinators send", carried(kind=KINDS[kind])) for kind in DOWN),
     said_hello("no-job", "Carried.job_id is missing", carried(job_id=0)),
@@ -107,7 +107,7 @@ def of_its_part(what, value, /, kind, **fields):
 GARBAGE = b"\xff\xff\xff\xff"
 OF_ITS_PART = [of_its_part("garbage", rf"{what} about part 1 is dropped: ", kind, bytes=GARBAGE) for kind, what in (
     ("report", "a report"), ("placed", "a placement's answer"), ("event", "an event"), ("tensors", "a tensor set"), ("saved", "a checkpoint's answer"),
-    ("view", "a view"), ("ledger", "a ledger"), ("blob", "an address"))]
+    ("view", "a view"), ("ledger", "a ledger"), ("blob", "an address"), ("norms", "norms"))]
 
 
 FOREIGN = [of_its_part("of-another-node", "about part 0 is dropped: the part is on another node", kind, bytes=GARBAGE, part=0)

@@ -124,6 +124,15 @@ void posted_rig_push_window(void)
 		}
 }
 
+void posted_rig_await_answers(uint32_t rank)
+{
+	const struct gacc_box *mem = posted_rig.job[rank].memory.cells.mem;
+
+	for (uint32_t i = 0; i < GACC_BOX_CELLS; i++)
+		while (__atomic_load_n(&mem->answer[i].seq, __ATOMIC_ACQUIRE) != mem->request[i].seq)
+			usleep(1000);
+}
+
 void posted_rig_again(uint32_t rank)
 {
 	ck_assert_int_eq(window_begin(&posted_rig.job[rank].window, 0, 0, MICRO, 1), ST_OK);

@@ -27,6 +27,8 @@ void posted_rig_begin(bool given);
 void posted_rig_end(void);
 /* A mailbox of session 1 for this rank; the one before must be closed. */
 void posted_rig_open_mailbox(uint32_t rank);
+/* Returns when the engine has answered each of the rank's cells. */
+void posted_rig_await_answers(uint32_t rank);
 /* The rank begins the window once more. */
 void posted_rig_again(uint32_t rank);
 /* Attempts by RPC wait. */

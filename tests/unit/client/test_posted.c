@@ -113,6 +113,7 @@ START_TEST(nobody_reads_the_mailbox)
 	ck_assert_int_eq(posted_rig_push(0, (gacc_push_opts){ .weight = 1 }, &info), GACC_OK);
 	ck_assert(posted_rig.by_rpc == 3 && info.count == 2);
 	real_give(0);
+	posted_rig_await_answers(0);
 	posted_rig_again(0);
 	ck_assert_int_eq(posted_rig_push(0, (gacc_push_opts){ .weight = 1 }, &info), GACC_OK);
 	ck_assert(posted_rig.by_rpc == 3 && info.duplicate); /* by its cell */

@@ -287,7 +287,7 @@ START_TEST(no_word_is_awaited_for_ever_by_detach)
 	o.ready_timeout_ms = 20000;
 	ck_assert_int_eq(posted_rig_push(0, o, NULL), GACC_OK);
 	start = now_ms();
-	job[0].ready_by = start + 300; /* as gacc_detach does */
+	__atomic_store_n(&job[0].ready_by, start + 300, __ATOMIC_RELAXED); /* as gacc_detach does */
 	ck_assert_int_eq(async_settle(&job[0]), GACC_ETIMEOUT);
 	ck_assert(now_ms() - start >= 200 && now_ms() - start < 5000);
 	ck_assert(real_count() == 0 && posted_rig.by_rpc == 0);

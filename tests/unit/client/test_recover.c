@@ -9,6 +9,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -28,13 +29,40 @@ static struct {
 	atomic_int pushed;
 	bool done;		  /* of Detach */
 	bool push_fails, parks;	  /* parks: each Push, as long as it is awaited */
+	int loses;		  /* so many answers to Attach, after a new session has begun */
+	bool late;		  /* what Attach waits for is said once, and then nothing */
 	bool updates;		  /* else the trainers do, and acknowledge it */
 	atomic_bool in_push, met; /* met: a Push was under way during an Attach */
 } gaccd;
 
 static uint64_t generation;
+static uint8_t taken[NONCE_BYTES]; /* by the newest session */
 
-static void attach(struct ProtobufCMessage **out)
+/* As control/attach.c judges it. */
+static bool fences(const Gacc__V1__AttachRequest *q)
+{
+	bool repeated = generation && !memcmp(taken, q->nonce.data, NONCE_BYTES);
+
+	ck_assert_int_eq(q->nonce.len, NONCE_BYTES);
+	if (!repeated && q->resume_generation && generation > q->resume_generation)
+		return true;
+	generation += !repeated;
+	memcpy(taken, q->nonce.data, NONCE_BYTES);
+	return false;
+}
+
+static enum status say_late(struct rpc_failure *f)
+{
+	if (gaccd.attached++) {
+		sleep_ms(100);
+		return ST_STALLED;
+	}
+	snprintf(f->reason, sizeof(f->reason), "DEADLINE");
+	snprintf(f->message, sizeof(f->message), "node b does not answer");
+	return ST_DEADLINE;
+}
+
+static enum status attach(const Gacc__V1__AttachRequest *q, struct ProtobufCMessage **out)
 {
 	Gacc__V1__AttachResponse r = GACC__V1__ATTACH_RESPONSE__INIT;
 	Gacc__V1__Session session = GACC__V1__SESSION__INIT;
@@ -43,6 +71,12 @@ static void attach(struct ProtobufCMessage **out)
 	int n_pushed;
 
 	gaccd.attached++;
+	if (fences(q))
+		return ST_SESSION_FENCED;
+	if (gaccd.loses > 0) {
+		gaccd.loses--;
+		return ST_UNAVAILABLE;
+	}
 	n_pushed = atomic_load(&gaccd.pushed);
 	sleep_ms(ATTACH_MS);
 	if (atomic_load(&gaccd.in_push) || atomic_load(&gaccd.pushed) != n_pushed)
@@ -53,12 +87,13 @@ static void attach(struct ProtobufCMessage **out)
 	session.token = (ProtobufCBinaryData){ 16, (uint8_t *)(uintptr_t) "0123456789abcdef" };
 	r.session = &session;
 	r.spec = &spec;
-	r.generation = ++generation;
+	r.generation = generation;
 	r.protocol = 1;
 	r.ranks = 4;
 	r.job_id = 8;
 	r.attach_socket = map_job.attach_socket;
 	*out = bytes_clone(&r.base);
+	return ST_OK;
 }
 
 static void lay_out(struct ProtobufCMessage **out)
@@ -112,9 +147,11 @@ enum status __wrap_rpc_channel_call(struct rpc_channel *channel, const struct Pr
 
 	if (!strcmp(method, "Push"))
 		return failure->status = take_push(out_reply);
-	if (!strcmp(method, "Attach")) {
-		attach(out_reply);
-	} else if (!strcmp(method, "RegisterTensors")) {
+	if (!strcmp(method, "Attach") && gaccd.late)
+		return failure->status = say_late(failure);
+	if (!strcmp(method, "Attach"))
+		return failure->status = attach((const Gacc__V1__AttachRequest *)request, out_reply);
+	if (!strcmp(method, "RegisterTensors")) {
 		lay_out(out_reply);
 	} else if (!strcmp(method, "WaitReady")) {
 		say_ready(out_reply);
@@ -146,6 +183,7 @@ static void setup(void)
 
 	map_setup();
 	memset(&gaccd, 0, sizeof(gaccd));
+	generation = 0;
 	gaccd.updates = true;
 	client = (struct gacc_client){ .endpoint = endpoint, .pid = getpid() };
 	job = calloc(1, sizeof(*job));
@@ -178,6 +216,40 @@ static void map_memory(void)
 	map_daemon_start(&after);
 	gaccd.attached = 0;
 }
+
+/* ---- an answer that does not come ---- */
+
+/* gaccd dies when it has begun the new session: the trainer must not be fenced by itself. */
+START_TEST(an_attach_whose_answers_are_lost_is_repeated)
+{
+	gaccd.updates = false;
+	job->client_optimizer = true;
+	for (int recovery = 1; recovery <= 2; recovery++) { /* and the next one is another session */
+		gaccd.attached = 0;
+		gaccd.loses = 3;
+		job->lost = true;
+		ck_assert_int_eq(gacc_done(job, WINDOW - 1), GACC_OK);
+		ck_assert(gaccd.attached == 4 && gaccd.acked == recovery);
+		ck_assert_uint_eq(generation, 1 + (unsigned)recovery);
+		ck_assert_uint_eq(job->generation, generation);
+	}
+	gacc_detach(job, 0);
+}
+END_TEST
+
+START_TEST(what_gaccd_has_said_is_not_forgotten)
+{
+	uint8_t nonce[NONCE_BYTES] = { 1 };
+
+	gaccd.late = true;
+	gaccd.attached = 0;
+	ck_assert_int_eq(session_run(job, "attach", 400, session_attach, nonce), GACC_ETIMEOUT);
+	ck_assert_int_gt(gaccd.attached, 1);
+	ck_assert_msg(strstr(gacc_last_error(job), "node b does not answer"), "%s", gacc_last_error(job));
+	gaccd.late = false;
+	gacc_detach(job, 0);
+}
+END_TEST
 
 /* ---- a word that does not come ---- */
 
@@ -293,6 +365,8 @@ int main(void)
 
 	tcase_set_timeout(tc, 60);
 	tcase_add_checked_fixture(tc, setup, map_teardown);
+	tcase_add_test(tc, an_attach_whose_answers_are_lost_is_repeated);
+	tcase_add_test(tc, what_gaccd_has_said_is_not_forgotten);
 	tcase_add_test(tc, an_overdue_word_is_no_outage);
 	tcase_add_loop_test(tc, an_overdue_word_does_not_keep_from_leaving, 0, 2);
 	tcase_add_test(tc, a_parked_push_does_not_keep_from_leaving);

@@ -60,7 +60,9 @@ START_TEST(a_whole_file)
 		      "  parts: 3\n"
 		      "  nodes: 'a:2,b:1'\n"
 		      "  sharding: full\n"
+		      "  accumulate: none\n"
 		      "  shard_threshold: 7\n"
+		      "  shard_size: 3\n"
 		      "  timeouts: { stall_warn: 1500ms, stall_abort: 1h, abandoned: 2h }\n"
 		      "  launch:\n"
 		      "    { mode: daemon, command: [python3, train.py, --lr, 0.1], working_dir: /tmp,\n"
@@ -147,6 +149,8 @@ START_TEST(a_whole_file)
 	ck_assert_str_eq(m->nodes, "a:2,b:1");
 	ck_assert_int_eq(m->sharding, GACC__V1__SHARDING__SHARDING_FULL);
 	ck_assert_uint_eq(m->shard_threshold, 7);
+	ck_assert_uint_eq(m->shard_size, 3);
+	ck_assert_int_eq(m->accumulate, GACC__V1__ACCUMULATE__ACCUMULATE_NONE);
 	ck_assert_str_eq(m->log_dir, "/var/log/gacc/%j-%x");
 	ck_assert_uint_eq(m->n_tensors, 2);
 	ck_assert_int_eq(m->tensors[0]->dtype, GACC__V1__DATA_TYPE__DATA_TYPE_F32);
@@ -164,7 +168,7 @@ static const char *const values_to_come[] = { "OPTIMIZER_TYPE_LAMB" };
 START_TEST(every_field_of_the_message_was_in_that_file)
 {
 	/* The file above names every field of JobSpec: one that the proto gains must get a key here and there. */
-	ck_assert_uint_eq(gacc__v1__job_spec__descriptor.n_fields, 41);
+	ck_assert_uint_eq(gacc__v1__job_spec__descriptor.n_fields, 43);
 	ck_assert_uint_eq(gacc__v1__checkpoint_policy__descriptor.n_fields, 4);
 	ck_assert_uint_eq(gacc__v1__dynamic_loss_scale__descriptor.n_fields, 7);
 	ck_assert_uint_eq(gacc__v1__outlier_skip__descriptor.n_fields, 3);
@@ -291,9 +295,9 @@ static const struct {
 	{ "spec: { lr: 1 }", "job.yaml:1:9: unknown key \"lr\" in spec; there is spec.optimizer.lr" },
 	{ "spec: { zzzzzzzz: 1 }", "job.yaml:1:9: unknown key \"zzzzzzzz\" in spec; there are ranks, micro_size, "
 				   "gradient_accumulation_steps, max_micro_size, steps, batch, reduction, "
-				   "fixed_divisor, grad_of, uneven, accumulate_dtype, "
+				   "fixed_divisor, grad_of, uneven, accumulate, accumulate_dtype, "
 				   "gradient_dtype, master, clip_norm, clip_value, nonfinite, loss_scale, "
-				   "dynamic_loss_scale, outlier_skip, optimizer, schedule, param_groups, init, ..." },
+				   "dynamic_loss_scale, outlier_skip, optimizer, schedule, param_groups, ..." },
 	{ "spec:\n  micro_sise: 8\n",
 	  "job.yaml:2:3: unknown key \"micro_sise\" in spec; did you mean \"micro_size\"?" },
 	{ "spec:\n  reduction: weighted_men\n",

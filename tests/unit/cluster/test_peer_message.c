@@ -235,7 +235,7 @@ START_TEST(malformed_ones_are_refused)
 	carried.bytes = (ProtobufCBinaryData){ sizeof(frame), frame };
 	MADE_REFUSED("Carried.bytes has 1048577 bytes, and must have 1 to 1048576");
 	carried.kind = LINK_KINDS;
-	MADE_REFUSED("Carried.kind is 18, and 17 is the last that is known");
+	MADE_REFUSED("Carried.kind is 20, and 19 is the last that is known");
 }
 END_TEST
 

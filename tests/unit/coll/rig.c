@@ -238,7 +238,7 @@ enum status do_exchange(struct actor *a, const struct shape *shape)
 	struct summing t = { a, shape, out, from };
 	for (uint64_t i = 0; i < bytes / sizeof(float); i++)
 		in[i] = value_of(a->part, i, shape->salt);
-	struct coll_exchange x = { in, shape->bounds, shape->piece, sizeof(float), sum, &t };
+	struct coll_exchange x = { in, shape->bounds, shape->piece, sizeof(float), sum, &t, NULL };
 	dawdle(&a->seed);
 	enum status st = coll_exchange(a->c, &x);
 	if (st == ST_OK && t.next != to)

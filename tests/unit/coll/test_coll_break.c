@@ -156,7 +156,7 @@ static enum status abort_in_callback(void *arg, const struct coll_piece *p, cons
 static void act_abort_in_callback(struct actor *me)
 {
 	char in[1200] = { 0 };
-	struct coll_exchange x = { in, small.bounds, 100, 4, abort_in_callback, me };
+	struct coll_exchange x = { in, small.bounds, 100, 4, abort_in_callback, me, NULL };
 	me->status = coll_exchange(me->c, &x);
 }
 
@@ -184,7 +184,7 @@ static void act_big(struct actor *me)
 {
 	static const uint64_t bounds[] = { 0, BIG_PIECE, BIG_PIECE };
 	void *in = mmap(NULL, BIG_PIECE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	struct coll_exchange x = { in, bounds, BIG_PIECE, 4, sum_nothing, me };
+	struct coll_exchange x = { in, bounds, BIG_PIECE, 4, sum_nothing, me, NULL };
 	me->status = coll_exchange(me->c, &x);
 	munmap(in, BIG_PIECE);
 }
@@ -220,7 +220,7 @@ static enum status fail_sum_in_2(void *arg, const struct coll_piece *p, const vo
 static void act_failing_callback(struct actor *me)
 {
 	unsigned char memory[1200] = { 0 };
-	struct coll_exchange x = { memory, small.bounds, 100, 4, fail_sum_in_2, me };
+	struct coll_exchange x = { memory, small.bounds, 100, 4, fail_sum_in_2, me, NULL };
 	struct coll_gather g = {
 		.buffer = memory, .bounds = small.bounds, .piece = 100, .produce = fail_in_2, .arg = me
 	};

@@ -93,7 +93,7 @@ static void act_elements(struct actor *me)
 			in[i] = all[me->part][i];
 		}
 		const void *source[] = { all[0], all[1], all[2] };
-		struct coll_exchange x = { in, bounds, 7 * element, element, add, &t };
+		struct coll_exchange x = { in, bounds, 7 * element, element, add, &t, NULL };
 		struct adding want = { .element = element };
 		me->status = coll_exchange(me->c, &x);
 		uint64_t from = bounds[me->part], n = bounds[me->part + 1] - from;
@@ -135,7 +135,7 @@ static void act_large(struct actor *me)
 	static const uint64_t bounds[] = { 0, 4 * LARGE, 4 * LARGE };
 	unsigned char *in = malloc(bounds[1]);
 	memset(in, (int)me->part + 1, bounds[1]);
-	struct coll_exchange x = { in, bounds, LARGE, 4, sum_slowly, me };
+	struct coll_exchange x = { in, bounds, LARGE, 4, sum_slowly, me, NULL };
 	me->status = coll_exchange(me->c, &x);
 	memset(in, 0, bounds[1]);
 	free(in);
@@ -209,7 +209,7 @@ static void act_changed(struct actor *me)
 {
 	static const uint64_t bounds[] = { 0, N_PIECES * PIECE, 2 * N_PIECES * PIECE };
 	me->arg = calloc(1, bounds[2]);
-	struct coll_exchange x = { me->arg, bounds, PIECE, 4, change_or_wait, me };
+	struct coll_exchange x = { me->arg, bounds, PIECE, 4, change_or_wait, me, NULL };
 	me->status = coll_exchange(me->c, &x);
 	free(me->arg);
 }

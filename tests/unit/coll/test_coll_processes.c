@@ -193,7 +193,7 @@ static void endless_large(struct actor *a, struct crew *c, struct hand *h)
 {
 	uint64_t bounds[] = { 0, 48u << 20, 48u << 20 };
 	void *in = calloc(1, bounds[1]);
-	struct coll_exchange x = { in, bounds, 48u << 20, 4, sum_nothing, NULL };
+	struct coll_exchange x = { in, bounds, 48u << 20, 4, sum_nothing, NULL, NULL };
 	while (h->status == ST_OK)
 		h->status = coll_exchange(a->c, &x);
 	free(in);

@@ -72,7 +72,7 @@ static enum status hang_sum_in_2(void *arg, const struct coll_piece *p, const vo
 static void act_hanging_callback(struct actor *me)
 {
 	unsigned char *memory = calloc(1, 1200);
-	struct coll_exchange x = { memory, small.bounds, 100, 4, hang_sum_in_2, me };
+	struct coll_exchange x = { memory, small.bounds, 100, 4, hang_sum_in_2, me, NULL };
 	struct coll_gather g = {
 		.buffer = memory, .bounds = small.bounds, .piece = 100, .produce = hang_in_2, .arg = me
 	};
@@ -124,7 +124,7 @@ static void act_slow(struct actor *me)
 {
 	static const uint64_t bounds[] = { 0, 1000, 1000, 1000 };
 	unsigned char memory[1000] = { 0 };
-	struct coll_exchange x = { memory, bounds, 100, 4, slow_sum, me };
+	struct coll_exchange x = { memory, bounds, 100, 4, slow_sum, me, NULL };
 	struct coll_gather g = { .buffer = memory, .bounds = bounds, .piece = 100, .produce = slow_produce, .arg = me };
 	me->status = *(int *)me->arg == EXCHANGE ? coll_exchange(me->c, &x) : coll_gather(me->c, &g);
 }
@@ -329,12 +329,24 @@ static enum status use_nothing(void *arg, const struct coll_piece *p, const void
 	return ST_OK;
 }
 
+static const struct coll_division wrong_division[] = {
+	{ .n_shares = 3, .owns = { 0, 1, 1 } },		    /* twice in one group */
+	{ .n_shares = 3, .owns = { 0, 1, 3 } },		    /* there is none */
+	{ .n_shares = 0 },				    /* none at all */
+	{ .n_shares = 3, .owns = { 0, 1, 2 }, .group = 2 }, /* which is no divisor */
+	{ .n_shares = 3, .owns = { 0, 1, 2 }, .group = 1, .across = 2 },
+	/* of an exchange */
+	{ .n_shares = 2, .owns = { 0, 1, 1 }, .group = 1 }, /* twice in two groups */
+	{ .n_shares = 3, .owns = { 0, 1, 2 }, .group = 1 },
+	{ .n_shares = 4, .owns = { 0, 1, 2 } }, /* whose last one nobody has */
+};
+
 START_TEST(operations_check_their_arguments)
 {
-	static const uint64_t good[] = { 0, 400, 800, 1200 }, down[] = { 0, 400, 396, 1200 },
+	static const uint64_t good[] = { 0, 400, 800, 1200, 1200 }, down[] = { 0, 400, 396, 1200 },
 			      odd[] = { 0, 398, 800, 1200 };
 	unsigned char memory[1200] = { 0 };
-	struct coll_exchange x = { memory, good, 100, 4, use_nothing, NULL };
+	struct coll_exchange x = { memory, good, 100, 4, use_nothing, NULL, NULL };
 	struct coll_gather g = {
 		.buffer = memory,
 		.bounds = good,
@@ -360,6 +372,10 @@ START_TEST(operations_check_their_arguments)
 		st = coll_sum_small(c, &s);
 	} else if (_i == 11) {
 		st = coll_join(c, r.all); /* a second time */
+	} else if (_i < 20) {
+		g.division = &wrong_division[_i - 12];
+		x.division = &wrong_division[_i - 12];
+		st = _i < 17 ? coll_gather(c, &g) : coll_exchange(c, &x);
 	} else {
 		rig_leave(&r);
 		rig_open(&r, 3);
@@ -367,10 +383,20 @@ START_TEST(operations_check_their_arguments)
 	}
 	ck_assert_int_eq(st, ST_INVALID_ARGUMENT);
 	check_failure(0, ST_INVALID_ARGUMENT, -1, "");
-	if (!over_gloo || _i < 12)
+	if (!over_gloo || _i < 20)
 		check_failure(1, ST_UNAVAILABLE, 0, "part 0 could not go on");
 }
 END_TEST
+
+/* Both know the same shares, and part 1 does not know of groups. */
+static enum status gather_divided(struct actor *me)
+{
+	static const uint64_t bounds[] = { 0, 400, 800 };
+	const struct coll_division d = { .n_shares = 2, .owns = { 0, 1 }, .group = me->part ? 0 : 1 };
+	unsigned char memory[800] = { 0 };
+	const struct coll_gather g = { .buffer = memory, .bounds = bounds, .piece = 100, .division = &d };
+	return coll_gather(me->c, &g);
+}
 
 /* Part 1 calls something else than part 0. */
 static void act_different(struct actor *me)
@@ -383,6 +409,10 @@ static void act_different(struct actor *me)
 		shape.bounds[1] += 4;
 	if (me->part == 1 && what == 2)
 		operation = GATHER;
+	if (what == 5) {
+		me->status = gather_divided(me);
+		return;
+	}
 	if (what == 3)
 		me->status = do_broadcast(me, &shape, me->part);
 	else if (what == 4)
@@ -420,8 +450,8 @@ int main(void)
 	tcase_add_loop_test(t, addresses_are_checked, 0, 7);
 	tcase_add_test(t, nets_do_not_mix);
 	tcase_add_test(t, open_checks_its_arguments);
-	tcase_add_loop_test(t, operations_check_their_arguments, 0, 13);
-	tcase_add_loop_test(t, all_call_the_same, 0, 5);
+	tcase_add_loop_test(t, operations_check_their_arguments, 0, 21);
+	tcase_add_loop_test(t, all_call_the_same, 0, 6);
 	suite_add_tcase(s, t);
 	return suite_run(s);
 }

@@ -38,7 +38,7 @@ static void on_changed(void *ctx, uint64_t job)
 }
 static void on_norms(void *ctx, const struct commit *k)
 {
-	norms_window = k->window;
+	norms_window = k ? k->window : UINT64_MAX - 1;
 }
 
 const struct coord_ports ports = { .order = on_order,

@@ -187,6 +187,31 @@ START_TEST(norms_take_it_back)
 }
 END_TEST
 
+/* They may be what the attempts fail by: the third one goes without them. */
+START_TEST(norms_do_not_keep_a_window_from_closing)
+{
+	const uint64_t none = 99, given_up = UINT64_MAX - 1;
+	norms_window = none;
+	ck_assert_int_eq(coord_want_norms(coord), ST_OK);
+	fill();
+	for (int i = 0; i < _i; i++) {
+		ck_assert(order.want == WANT_GO && order.norms && norms_window == none);
+		node.vote_term = 1;
+		node.vote_attempt = order.attempt;
+		node.vote_status = ST_IO_ERROR;
+		tell();
+		tick_after(SECOND);
+		ck_assert_uint_eq(order.attempt, node.vote_attempt + 1);
+	}
+	ck_assert(order.norms == (_i < 2));
+	ck_assert_uint_eq(norms_window, _i < 2 ? none : given_up);
+	node.vote_status = ST_OK;
+	finish();
+	ck_assert_uint_eq(n_stored, 1);
+	ck_assert_uint_eq(norms_window, _i < 2 ? 0 : given_up);
+}
+END_TEST
+
 /* All parts freeze together. */
 START_TEST(several_parts_are_not_armed)
 {
@@ -221,6 +246,7 @@ Suite *armed_suite(void)
 	tcase_add_test(t, a_resumed_job_is_armed_again);
 	tcase_add_test(t, a_restart_leaves_a_paused_window_as_it_is);
 	tcase_add_test(t, norms_take_it_back);
+	tcase_add_loop_test(t, norms_do_not_keep_a_window_from_closing, 0, 3);
 	tcase_add_test(t, several_parts_are_not_armed);
 	return s;
 }

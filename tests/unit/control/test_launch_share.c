@@ -19,6 +19,20 @@ static void begin(void)
 	memset(share, 0, sizeof(share));
 }
 
+/* A node with two ranks that wait, and that have been started again `restarts` times. */
+static bool hear_of(int node, uint32_t allowed, uint32_t wanted, uint32_t restarts)
+{
+	return launch_share_hear(
+		&share[node],
+		&(struct launch_told){
+			.allowed = allowed, .wanted = wanted, .n_ranks = 2, .n_waiting = 2, .restarts = restarts });
+}
+
+static void hear(int node, uint32_t allowed, uint32_t wanted)
+{
+	ck_assert(hear_of(node, allowed, wanted, 0));
+}
+
 START_TEST(one_node_has_all_at_once)
 {
 	begin();
@@ -41,10 +55,11 @@ END_TEST
 START_TEST(nothing_is_given_before_all_are_heard)
 {
 	begin();
-	launch_share_hear(&share[0], 0, 1);
-	launch_share_hear(&share[1], 0, 0);
+	share[2].inherits = true;
+	hear(0, 0, 1);
+	hear(1, 0, 0);
 	ck_assert(!launch_share_give(share, NODES, 2));
-	launch_share_hear(&share[2], 2, 0); /* an earlier coordinator has given it all */
+	hear(2, 2, 0); /* an earlier coordinator has given it all */
 	ck_assert(launch_share_give(share, NODES, 2));
 	ck_assert(share[0].final && !share[0].allowed);
 	ck_assert(!share[1].final);
@@ -56,22 +71,63 @@ START_TEST(a_wish_is_answered_once)
 {
 	begin();
 	for (int i = 0; i < NODES; i++)
-		launch_share_hear(&share[i], 0, 0);
+		hear(i, 0, 0);
 	ck_assert(!launch_share_give(share, NODES, 3));
-	launch_share_hear(&share[1], 0, 2);
+	hear(1, 0, 2);
 	ck_assert(launch_share_give(share, NODES, 3));
 	ck_assert_uint_eq(share[1].allowed, 2);
 	ck_assert(!launch_share_give(share, NODES, 3)); /* it has not taken that yet */
-	launch_share_hear(&share[1], 0, 2);
+	hear(1, 0, 2);
 	ck_assert(!launch_share_give(share, NODES, 3));
-	launch_share_hear(&share[1], 2, 2);
+	hear(1, 2, 2);
 	ck_assert(launch_share_give(share, NODES, 3)); /* what is left */
 	ck_assert_uint_eq(share[1].allowed, 3);
 	ck_assert(!share[1].final);
-	launch_share_hear(&share[0], 0, 1);
+	hear(0, 0, 1);
 	ck_assert(launch_share_give(share, NODES, 3));
 	ck_assert(share[0].final);
 	ck_assert(!launch_share_give(share, NODES, 3));
+}
+END_TEST
+
+/* One message of a broken node: the others have their restarts even so. */
+START_TEST(nobody_can_claim_what_was_not_given)
+{
+	begin();
+	ck_assert(!hear_of(0, 5, 0, 5));
+	hear(1, 0, 1);
+	hear(2, 0, 0);
+	ck_assert(launch_share_give(share, NODES, 5));
+	ck_assert(share[1].allowed == 1 && !share[1].final && share[0].allowed == 0);
+	ck_assert(!hear_of(1, 2, 1, 0));
+	ck_assert(launch_share_give(share, NODES, 5)); /* it has taken its one, and wants another */
+	ck_assert_uint_eq(share[1].allowed, 2);
+	hear(1, 2, 0);
+}
+END_TEST
+
+/* Of a coordinator before this one it is believed as far as its ranks can have used that. */
+START_TEST(an_inherited_allowance_is_bounded_by_the_restarts)
+{
+	begin();
+	share[0].inherits = share[1].inherits = true;
+	ck_assert(!hear_of(0, 9, 0, 3));
+	ck_assert_uint_eq(share[0].allowed, 3 + 2);
+	ck_assert(hear_of(1, 5, 0, 3));
+	ck_assert_uint_eq(share[1].allowed, 5);
+	ck_assert(hear_of(1, 5, 0, 0)); /* a launcher that knows nothing of them: what counts once goes on counting */
+	ck_assert_uint_eq(share[1].allowed, 5);
+}
+END_TEST
+
+START_TEST(only_ranks_that_wait_want_restarts)
+{
+	begin();
+	for (int i = 0; i < NODES; i++)
+		hear(i, 0, 0);
+	launch_share_hear(&share[0], &(struct launch_told){ .wanted = 2, .n_ranks = 2, .n_waiting = 1 });
+	ck_assert(launch_share_give(share, NODES, 5));
+	ck_assert_uint_eq(share[0].allowed, 1);
 }
 END_TEST
 
@@ -102,19 +158,32 @@ static void kill_one(unsigned *seed)
 		launch_on_exit(l, rank, launch_rank(l, rank)->pid, 9, now);
 }
 
+static bool tell(int node)
+{
+	const struct launch_summary *s = launch_summary(launch[node]);
+	struct launch_told t = { .allowed = s->allowed, .wanted = s->wanted, .n_ranks = 2 };
+	for (uint32_t i = 0; i < 2; i++) {
+		t.restarts += launch_rank(launch[node], i)->restarts;
+		t.n_waiting += launch_rank(launch[node], i)->state == LAUNCH_RANK_WAITING;
+	}
+	return launch_share_hear(&share[node], &t);
+}
+
 /* One turn: each message arrives, or is lost. */
 static void turn(unsigned *seed, uint32_t max_restarts)
 {
 	now.mono_ns += INT64_C(50000000);
 	if (rand_r(seed) % 4 == 0)
 		kill_one(seed);
-	if (rand_r(seed) % 20 == 0)
+	if (rand_r(seed) % 20 == 0) {
 		begin(); /* a new coordinator */
+		for (int i = 0; i < NODES; i++)
+			share[i].inherits = true;
+	}
 	for (int i = 0; i < NODES; i++) {
-		const struct launch_summary *s = launch_summary(launch[i]);
 		launch_tick(launch[i], now);
 		if (rand_r(seed) % 2)
-			launch_share_hear(&share[i], s->allowed, s->wanted);
+			ck_assert(tell(i)); /* nobody who tells the truth is doubted */
 		launch_share_give(share, NODES, max_restarts);
 		if (rand_r(seed) % 2)
 			launch_allow(launch[i], share[i].allowed, share[i].final, now);
@@ -183,6 +252,9 @@ int main(void)
 	tcase_add_test(c, without_restarts_nobody_waits);
 	tcase_add_test(c, nothing_is_given_before_all_are_heard);
 	tcase_add_test(c, a_wish_is_answered_once);
+	tcase_add_test(c, nobody_can_claim_what_was_not_given);
+	tcase_add_test(c, an_inherited_allowance_is_bounded_by_the_restarts);
+	tcase_add_test(c, only_ranks_that_wait_want_restarts);
 	tcase_add_test(c, never_more_than_all_and_all_are_used);
 	return suite_run(s);
 }

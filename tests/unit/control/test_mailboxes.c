@@ -150,6 +150,8 @@ START_TEST(while_a_newer_session_attaches_there_is_none)
 	record.rank[0].sgen = 1;
 	ck_assert_int_eq(job_on_engine_up(job, &record, 0, now), ST_OK);
 	ck_assert(n_sent == 1 && sent[0].op == ENGINE_ATTACH && n_over == 0);
+	job_on_mailbox(job, 0, 1); /* of the session that ends */
+	ck_assert_int_eq(n_sent, 1);
 	answer(ENGINE_ATTACH, 0);
 	ck_assert(n_over == 1 && over == 0 && replied[0]);
 	job_tick(job, after(S));

@@ -313,12 +313,12 @@ END_TEST
 START_TEST(who_may_not_come)
 {
 	uint64_t link;
-	REFUSED(f.protocol_min = f.protocol_max = 2, ST_VERSION_SKEW,
-		"node b speaks protocol 2 to 2, and coordinator head 1 to 1: update the older");
+	REFUSED(f.protocol_min = f.protocol_max = 3, ST_VERSION_SKEW,
+		"node b speaks protocol 3 to 3, and coordinator head 1 to 2: update the older");
 	REFUSED(strcpy(f.node, "head"), ST_ALREADY_EXISTS,
 		"head is the coordinator's own name; give the node at 10.0.0.98 another node.name");
 	ck_assert_uint_eq(members_n(m), 0);
-	EVENTS("!NodeRefused: node b speaks protocol 2 to 2, and coordinator head 1 to 1: update the older\n"
+	EVENTS("!NodeRefused: node b speaks protocol 3 to 3, and coordinator head 1 to 2: update the older\n"
 	       "!NodeRefused: head is the coordinator's own name; give the node at 10.0.0.98 another node.name\n");
 	REFUSED(f.term_seen = 8, ST_STALE_TERM,
 		"node b has seen term 8 of a coordinator, and this one, head, has 7: its journal is not the newest, or "

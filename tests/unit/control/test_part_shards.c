@@ -12,6 +12,7 @@ Suite *part_shards_suite(void);
 static void setup_sharded(void)
 {
 	setup();
+	spec.parts = 2;
 	spec.sharding = SHARDING_FULL;
 	order.run = true;
 	reach_joined(4);

@@ -140,6 +140,27 @@ START_TEST(an_attach_of_a_dead_process_fences_nobody)
 }
 END_TEST
 
+/* Its last step is still to be asked for, with the new session. */
+START_TEST(an_attach_whose_answer_was_lost_is_answered_after_the_end)
+{
+	const struct order end = { .job_id = 1, .epoch = 1, .term = 1, .run = true, .window = 1, .want = WANT_END };
+	struct attach_args first = { .world_size = 1, .uid = 7, .pid = 42, .shared_memory = true, .nonce = { 1 } };
+	struct attach_args other = { .world_size = 1, .uid = 7, .pid = 42, .shared_memory = true, .nonce = { 2 } };
+	job_attach(job, 0, &first, now);
+	answer(ENGINE_ATTACH, 0);
+	ck_assert(replied[0] && !reply_to[0].status);
+	job_on_order(job, &end, now);
+	job_attach(job, 1, &first, now);
+	ck_assert(replied[1] && !reply_to[1].status);
+	ck_assert_mem_eq(reply_to[1].attach.token, reply_to[0].attach.token, 16);
+	job_attach(job, 2, &other, now);
+	expect(2, ST_JOB_ENDED, 0);
+	first.uid = 8;
+	job_attach(job, 3, &first, now);
+	expect(3, ST_PERMISSION_DENIED, 0);
+}
+END_TEST
+
 /* The first copy was answered, and the process was fenced; the second one had been on its way all the time. */
 START_TEST(a_late_copy_of_an_attach_fences_nobody)
 {
@@ -450,6 +471,7 @@ int main(void)
 	tcase_add_test(c, a_session_belongs_to_its_user);
 	tcase_add_test(c, an_attach_of_a_dead_process_fences_nobody);
 	tcase_add_test(c, a_late_copy_of_an_attach_fences_nobody);
+	tcase_add_test(c, an_attach_whose_answer_was_lost_is_answered_after_the_end);
 	tcase_add_test(c, a_wait_may_be_longer_than_the_clock_can_tell);
 	tcase_add_loop_test(c, who_waits_for_the_start_hears_what_it_lacks, 0, 5);
 	tcase_add_loop_test(c, a_trainer_that_dies_before_it_is_back_is_lost, 0, 2);

@@ -269,7 +269,7 @@ START_TEST(no_chunk_of_an_update_is_in_two_shares)
 				spec.sharding = k ? SHARDING_FULL : SHARDING_NONE;
 				ck_assert_int_eq(plan_build(&spec, &set, &place, &p[k]), ST_OK);
 				ck_assert_msg(!plan_check(p[k], p[k]->bytes, why, sizeof(why)), "%s", why);
-				ck_assert_uint_eq(p[k]->sharded, k && n > 1);
+				ck_assert_uint_eq(p[k]->n_shards, k ? n : 1);
 			}
 			ck_assert(p[0]->n_ranges == p[1]->n_ranges && plan_ranges_hash(p[0]) == plan_ranges_hash(p[1]));
 			uint64_t from, end;
@@ -304,6 +304,31 @@ START_TEST(no_chunk_of_an_update_is_in_two_shares)
 }
 END_TEST
 
+/* Every share is summed by one part, and lies in the shard that this part updates; each group has all shards. */
+START_TEST(shares_lie_in_the_shards_of_their_parts)
+{
+	for (uint32_t n = 1; n <= PLAN_MAX_PARTS; n++)
+		for (uint32_t k = 1; k <= n; k++) {
+			struct plan p = { .n_parts = n, .n_shards = k, .n_elements = 1000 * PLAN_SHARE_ALIGN + 32 };
+			uint64_t share[PLAN_MAX_PARTS + 1], from, end, group_end = 0;
+			uint32_t summed = 0;
+			if (n % k)
+				continue;
+			plan_shares(&p, share);
+			for (p.part = 0; p.part < n; p.part++) {
+				const uint32_t s = plan_share_of(&p, p.part);
+				plan_own(&p, &from, &end);
+				ck_assert(s < n && share[s] >= from && share[s + 1] <= end);
+				ck_assert_uint_eq(from, p.part % k ? group_end : 0);
+				group_end = end;
+				ck_assert(p.part % k < k - 1 || end == p.n_elements);
+				summed |= 1u << s;
+			}
+			ck_assert_uint_eq(summed, (UINT32_C(1) << n) - 1);
+		}
+}
+END_TEST
+
 int main(void)
 {
 	Suite *suite = suite_create("spec_match");
@@ -319,6 +344,7 @@ int main(void)
 	tcase_add_test(tc, patterns_are_as_long_as_names_at_most);
 	tcase_add_test(tc, the_plan_has_the_rules_of_each_tensor);
 	tcase_add_test(tc, no_chunk_of_an_update_is_in_two_shares);
+	tcase_add_test(tc, shares_lie_in_the_shards_of_their_parts);
 	tcase_add_test(tc, the_plan_says_what_a_value_that_is_not_finite_does);
 	suite_add_tcase(suite, tc);
 	return suite_run(suite);

@@ -5,6 +5,8 @@
 #include "base/log.h"
 #include "edge/checkpoints.h"
 #include "edge/disk_watch.h"
+#include "edge/hosted_norms.h"
+#include "edge/part_norms.h"
 #include "edge/hosted_ledger.h"
 #include "edge/hosted_life.h"
 #include "edge/hosted_ports.h"
@@ -33,14 +35,24 @@ struct daemon d;
 struct conf *conf;
 char rig_state[SCRATCH_PATH + 16], rig_runtime[SCRATCH_PATH + 16];
 
-static links_take *const rig_takes[LINK_KINDS] = {
-	[LINK_REPORT] = hosted_take_report,   [LINK_ORDER] = part_take_order, [LINK_PLACEMENT] = parts_take_placement,
-	[LINK_PLACED] = hosted_take_placed,   [LINK_DROP] = parts_take_drop,  [LINK_EVENT] = hosted_take_event,
-	[LINK_TENSORS] = hosted_take_tensors, [LINK_KEPT] = part_take_kept,   [LINK_SAVE] = part_take_save,
-	[LINK_SAVED] = saving_take_saved,     [LINK_VIEW] = hosted_take_view, [LINK_LEDGER] = hosted_take_ledger,
-	[LINK_BLOB] = hosted_take_blob,	      [LINK_BOARD] = part_take_board, [LINK_LAUNCH] = part_launch_take,
-	[LINK_LAUNCHED] = launching_take_news
-};
+static links_take *const rig_takes[LINK_KINDS] = { [LINK_REPORT] = hosted_take_report,
+						   [LINK_ORDER] = part_take_order,
+						   [LINK_PLACEMENT] = parts_take_placement,
+						   [LINK_PLACED] = hosted_take_placed,
+						   [LINK_DROP] = parts_take_drop,
+						   [LINK_EVENT] = hosted_take_event,
+						   [LINK_TENSORS] = hosted_take_tensors,
+						   [LINK_KEPT] = part_take_kept,
+						   [LINK_SAVE] = part_take_save,
+						   [LINK_SAVED] = saving_take_saved,
+						   [LINK_VIEW] = hosted_take_view,
+						   [LINK_LEDGER] = hosted_take_ledger,
+						   [LINK_BLOB] = hosted_take_blob,
+						   [LINK_BOARD] = part_take_board,
+						   [LINK_LAUNCH] = part_launch_take,
+						   [LINK_LAUNCHED] = launching_take_news,
+						   [LINK_NORMS_ASK] = part_take_norms_ask,
+						   [LINK_NORMS] = hosted_take_norms };
 
 static void open_conf(void)
 {

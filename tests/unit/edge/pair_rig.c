@@ -7,11 +7,13 @@
 #include "edge/checkpoints.h"
 #include "edge/hosted_ledger.h"
 #include "edge/hosted_life.h"
+#include "edge/hosted_norms.h"
 #include "edge/hosted_ports.h"
 #include "edge/hosted_seen.h"
 #include "edge/hosted_tensors.h"
 #include "edge/journal_keep.h"
 #include "edge/links.h"
+#include "edge/part_norms.h"
 #include "edge/part_record.h"
 #include "edge/part_ports.h"
 #include "edge/parts.h"
@@ -43,12 +45,20 @@ int pair_engine(void)
 
 /* ---- the links ---- */
 
-static links_take *const takes[LINK_KINDS] = {
-	[LINK_REPORT] = hosted_take_report,   [LINK_ORDER] = part_take_order, [LINK_PLACEMENT] = parts_take_placement,
-	[LINK_PLACED] = hosted_take_placed,   [LINK_DROP] = parts_take_drop,  [LINK_EVENT] = hosted_take_event,
-	[LINK_TENSORS] = hosted_take_tensors, [LINK_KEPT] = part_take_kept,   [LINK_SAVE] = part_take_save,
-	[LINK_SAVED] = saving_take_saved,     [LINK_VIEW] = hosted_take_view, [LINK_LEDGER] = hosted_take_ledger
-};
+static links_take *const takes[LINK_KINDS] = { [LINK_REPORT] = hosted_take_report,
+					       [LINK_ORDER] = part_take_order,
+					       [LINK_PLACEMENT] = parts_take_placement,
+					       [LINK_PLACED] = hosted_take_placed,
+					       [LINK_DROP] = parts_take_drop,
+					       [LINK_EVENT] = hosted_take_event,
+					       [LINK_TENSORS] = hosted_take_tensors,
+					       [LINK_KEPT] = part_take_kept,
+					       [LINK_SAVE] = part_take_save,
+					       [LINK_SAVED] = saving_take_saved,
+					       [LINK_VIEW] = hosted_take_view,
+					       [LINK_LEDGER] = hosted_take_ledger,
+					       [LINK_NORMS_ASK] = part_take_norms_ask,
+					       [LINK_NORMS] = hosted_take_norms };
 
 static void carry(struct daemon *to, const struct link_message *m)
 {
@@ -77,15 +87,14 @@ static void to_coordinator(struct daemon *from, const struct link_message *m)
 }
 
 /* What the other side has to send is not here. */
-static links_take *const of_coordinator[LINK_KINDS] = { [LINK_PLACEMENT] = to_node,
-							[LINK_ORDER] = to_node,
-							[LINK_DROP] = to_node,
-							[LINK_KEPT] = to_node,
-							[LINK_SAVE] = to_node };
+static links_take *const of_coordinator[LINK_KINDS] = {
+	[LINK_PLACEMENT] = to_node, [LINK_ORDER] = to_node, [LINK_DROP] = to_node,
+	[LINK_KEPT] = to_node,	    [LINK_SAVE] = to_node,  [LINK_NORMS_ASK] = to_node
+};
 static links_take *const of_node[LINK_KINDS] = {
 	[LINK_REPORT] = to_coordinator,	 [LINK_PLACED] = to_coordinator, [LINK_EVENT] = to_coordinator,
 	[LINK_TENSORS] = to_coordinator, [LINK_SAVED] = to_coordinator,	 [LINK_VIEW] = to_coordinator,
-	[LINK_LEDGER] = to_coordinator
+	[LINK_LEDGER] = to_coordinator,	 [LINK_NORMS] = to_coordinator
 };
 
 static void on_reply(void *part, uint64_t call, const struct reply *r)

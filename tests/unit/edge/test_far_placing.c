@@ -1,16 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Placements of many large jobs for one node that is back: more than its link holds at a time; and a node that does not
  * answer its placement. */
+#include "edge/hosted_life.h"
 #include "edge/hosted_view.h"
 #include "edge/links.h"
 #include "edge/node_serve.h"
 #include "edge/peer_link.h"
 #include "edge/placing.h"
+#include "edge/submitting.h"
 #include "far_rig.h"
 #include "gacc/v1/common.pb-c.h"
 #include "gacc/v1/job.pb-c.h"
 #include "support/suite.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -154,6 +157,55 @@ START_TEST(the_node_that_has_waited_longest_is_named)
 }
 END_TEST
 
+static enum status told;
+static char told_text[400];
+
+static void on_submitted(void *arg, struct hosted *h, bool existed, enum status st, const char *why, const char *field)
+{
+	ck_assert_ptr_null(h);
+	told = st;
+	snprintf(told_text, sizeof(told_text), "%s", why);
+}
+
+static void tick_in(struct hosted *h, int64_t s)
+{
+	struct now now = daemon_now(&d);
+	now.mono_ns += s * INT64_C(1000000000) + INT64_C(200000000);
+	hosted_tick(h, now);
+}
+
+/* Before its own deadline, and the job goes on; of two submitters each in its time. */
+START_TEST(a_submitter_hears_who_does_not_answer)
+{
+	struct hosted *h = divided;
+	const int64_t now_ns = daemon_now(&d).mono_ns, s = INT64_C(1000000000);
+	hello();
+	placing_send(h, daemon_now(&d));
+	struct pending_submit *p = submitting_new(&d, h, on_submitted, NULL, now_ns + 9 * s);
+	ck_assert_ptr_nonnull(p);
+	ck_assert(submitting_join(p, on_submitted, NULL, now_ns + 1 * s));
+	tick_in(h, 0);
+	ck_assert_int_eq(told, ST_OK);
+	tick_in(h, 1);
+	ck_assert_int_eq(told, ST_DEADLINE);
+	ck_assert_str_eq(told_text, "job 99 is submitted and goes on, but its memory is not there yet: see gaccctl "
+				    "status 99, or end it with gaccctl cancel 99");
+	told = ST_OK;
+	tick_in(h, 8);
+	ck_assert_int_eq(told, ST_OK);
+	tick_in(h, 9);
+	ck_assert_int_eq(told, ST_DEADLINE);
+	ck_assert_str_eq(told_text,
+			 "job 99 is submitted and goes on, but part 0: node b has not answered its placement for 9 s: "
+			 "see gaccctl status 99, or end it with gaccctl cancel 99");
+	ck_assert(!hosted_ended(h));
+	told = ST_OK;
+	ck_assert(submitting_join(p, on_submitted, NULL, INT64_MAX)); /* behind those who have been answered */
+	submitting_end(&d, p, ST_NO_MEMORY, "no", NULL);
+	ck_assert_int_eq(told, ST_NO_MEMORY);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *s = suite_create("far_placing");
@@ -165,5 +217,6 @@ int main(void)
 	tcase_add_test(c, a_lost_placement_is_sent_soon);
 	tcase_add_test(c, a_node_that_does_not_answer_is_named);
 	tcase_add_test(c, the_node_that_has_waited_longest_is_named);
+	tcase_add_test(c, a_submitter_hears_who_does_not_answer);
 	return suite_run(s);
 }

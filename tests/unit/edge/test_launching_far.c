@@ -73,6 +73,7 @@ static void setup(void)
 	conf->node.name = strdup("a");
 	ck_assert_int_eq(node_serve_new(&d), ST_OK);
 	h = rig_job(JOB, getuid(), "ana", on_two_nodes);
+	h->submitted_here = true;
 	start = daemon_now(&d);
 	memset(n_wanted, 0, sizeof(n_wanted));
 	memset(ranks, 0, sizeof(ranks));
@@ -143,11 +144,16 @@ static void wait_for_end(void)
 	tick_in(0);
 }
 
-static void end(void)
+static void end_with(enum status st)
 {
 	start = daemon_now(&d);
-	coord_end(h->coord, ST_CANCELLED, "by a test", start);
+	coord_end(h->coord, st, "by a test", start);
 	wait_for_end();
+}
+
+static void end(void)
+{
+	end_with(ST_CANCELLED);
 }
 
 /* All ranks run. */
@@ -197,6 +203,7 @@ START_TEST(an_order_is_repeated_until_it_is_taken)
 	const uint32_t n = n_wanted[1];
 	tick_in(5 * S);
 	ck_assert_uint_eq(n_wanted[1], n);
+	ranks[0].state = LAUNCH_RANK_WAITING;
 	news[0].summary.wanted = 1; /* a new order to the first node; of the other nothing else is wanted */
 	say(0);
 	ck_assert_uint_eq(wanted[0].wish.allowed, 1);
@@ -245,6 +252,24 @@ START_TEST(an_end_reaches_all_with_the_grace_of_a_cancel)
 	launching_cancel(h, 3 * MS);
 	for (uint32_t i = 0; i < NODES; i++)
 		ck_assert(wanted[i].wish.want == LAUNCH_WANT_END && wanted[i].wish.grace_ns == 3 * MS);
+}
+END_TEST
+
+/* News are throttled: a short job is complete before its coordinator has heard that the ranks of a node run. */
+START_TEST(ranks_of_a_completed_job_exit_on_their_own)
+{
+	run();
+	news[1].summary.phase = LAUNCH_IDLE;
+	say(1);
+	end_with(ST_OK);
+	ck_assert_int_eq(hosted_state(h, NULL, NULL), JOB_COMPLETED);
+	for (uint32_t i = 0; i < NODES; i++)
+		ck_assert_int_eq(wanted[i].wish.want, LAUNCH_WANT_DRAIN);
+	tick_in(599 * S);
+	ck_assert_int_eq(wanted[1].wish.want, LAUNCH_WANT_DRAIN);
+	h->launch->site[1].over = false; /* as if it had not been silent */
+	tick_in(601 * S);
+	ck_assert_int_eq(wanted[1].wish.want, LAUNCH_WANT_END);
 }
 END_TEST
 
@@ -306,6 +331,34 @@ START_TEST(only_newer_news_of_the_parts_node_are_believed)
 	news[0].launcher_pid = 100;
 	say(0);
 	ck_assert_int_eq(h->launch->site[0].launcher_pid, 100);
+}
+END_TEST
+
+static uint32_t count_events(const char *reason)
+{
+	uint32_t n = 0;
+	for (uint64_t i = events_first(&h->events); i < h->events.n; i++)
+		n += !strcmp(events_at(&h->events, i)->reason, reason);
+	return n;
+}
+
+/* One false word would else take all restarts from the other nodes. */
+START_TEST(a_node_cannot_claim_restarts_that_it_was_not_given)
+{
+	run();
+	for (int i = 0; i < 2; i++) {
+		uint32_t *claim = i ? &news[1].summary.charged : &news[1].summary.allowed;
+		*claim = 5;
+		say(1);
+		*claim = 0;
+		say(1);
+	}
+	ck_assert_uint_eq(h->launch->share[1].allowed, 0);
+	ck_assert_uint_eq(count_events("RestartsDoubted"), 1);
+	ranks[0].state = ranks[1].state = LAUNCH_RANK_WAITING;
+	news[0].summary.wanted = 2;
+	say(0);
+	ck_assert(wanted[0].wish.allowed == 2 && !wanted[0].wish.final);
 }
 END_TEST
 
@@ -385,7 +438,9 @@ int main(void)
 	tcase_add_test(c, an_order_is_repeated_until_it_is_taken);
 	tcase_add_test(c, a_new_link_has_the_order_again);
 	tcase_add_test(c, an_end_reaches_all_with_the_grace_of_a_cancel);
+	tcase_add_test(c, ranks_of_a_completed_job_exit_on_their_own);
 	tcase_add_test(c, only_newer_news_of_the_parts_node_are_believed);
+	tcase_add_test(c, a_node_cannot_claim_restarts_that_it_was_not_given);
 	tcase_add_test(c, a_failure_names_rank_and_node);
 	tcase_add_test(c, a_node_that_cannot_launch_is_named);
 	tcase_add_test(c, an_ended_job_waits_a_minute_for_a_silent_node);

@@ -326,8 +326,8 @@ END_TEST
 
 START_TEST(nodes_do_not_send_what_coordinators_send)
 {
-	static const enum link_kind kinds[] = { LINK_ORDER, LINK_PLACEMENT, LINK_DROP,	 LINK_KEPT,
-						LINK_SAVE,  LINK_BOARD,	    LINK_LAUNCH, LINK_LOG_ASK };
+	static const enum link_kind kinds[] = { LINK_ORDER, LINK_PLACEMENT, LINK_DROP,	  LINK_KEPT,	 LINK_SAVE,
+						LINK_BOARD, LINK_LAUNCH,    LINK_LOG_ASK, LINK_NORMS_ASK };
 	hello(&far[1], "b", 0);
 	far_carry(&far[1], kinds[_i], JOB, 0, "x", 1);
 	FAR_ENDED(&far[1], ST_VERSION_SKEW, "which coordinators send");
@@ -346,8 +346,9 @@ static void count(struct daemon *to, const struct link_message *m)
 
 START_TEST(each_kind_that_goes_up_is_taken)
 {
-	static const enum link_kind kinds[] = { LINK_REPORT, LINK_PLACED, LINK_EVENT, LINK_TENSORS,  LINK_SAVED,
-						LINK_VIEW,   LINK_LEDGER, LINK_BLOB,  LINK_LAUNCHED, LINK_LOG_PIECE };
+	static const enum link_kind kinds[] = { LINK_REPORT,   LINK_PLACED,    LINK_EVENT,  LINK_TENSORS,
+						LINK_SAVED,    LINK_VIEW,      LINK_LEDGER, LINK_BLOB,
+						LINK_LAUNCHED, LINK_LOG_PIECE, LINK_NORMS };
 	links_take *takes[LINK_KINDS];
 	for (int i = 0; i < LINK_KINDS; i++)
 		takes[i] = count;

@@ -11,6 +11,7 @@
 #include "edge/part_record.h"
 #include "edge/parts.h"
 #include "edge/placing.h"
+#include "gacc/v1/common.pb-c.h"
 #include "support/suite.h"
 
 #include <stdlib.h>
@@ -220,6 +221,86 @@ static void expect_refused(enum status st, const char *text)
 	ck_assert(!other.arriving);
 }
 
+/* ---- a tensor set that cannot be read ---- */
+
+static char junk[80 << 10]; /* so large that it is read when the node serves */
+
+static void without_tensors(Gacc__V1__JobSpec *spec)
+{
+	spec->n_tensors = 0;
+}
+
+static bool is_told(const char *reason)
+{
+	const struct events *e = &job->events;
+	for (uint64_t i = events_first(e); i < e->n; i++)
+		if (!strcmp(events_at(e, i)->reason, reason))
+			return true;
+	return false;
+}
+
+/* The ranks of a job have declared its tensors, and the node's record has something else when it starts again. */
+static void start_with_junk(void)
+{
+	const struct tensor_spec w = { .name = "w", .dtype = DTYPE_F32, .n_dims = 1, .shape = { RIG_ELEMENTS } };
+	char why[200];
+	job = rig_job(JOB + 1, getuid(), "ana", without_tensors);
+	placing_send(job, node_now());
+	UNTIL(there() && job->part[0].answered);
+	ck_assert_int_eq(job_set_tensors(there()->job, &w, 1, why, sizeof(why)), ST_OK);
+	job_allocate(there()->job);
+	UNTIL(is_up(there()) && coord_phase(job->coord) == COORD_COLLECT && there()->begun);
+	silence(true);
+	pair_stop(&kept_of_aside);
+	memset(junk, 0xff, sizeof(junk));
+	write_record((struct journal_record){ .kind = JOURNAL_PART_TENSORS,
+					      .part_tensors = { JOB + 1, 0, { junk, sizeof(junk) } } });
+	pair_start(&kept_of_aside);
+	ck_assert(there() && there()->tensors.due);
+	UNTIL(there()->tensors.told);
+	ck_assert_str_eq(there()->tensors.wrong, "it is no tensor set");
+	turns(5);
+	ck_assert_uint_eq(pair_left(), kept_of_aside.n);
+	ck_assert_uint_eq(recorded().tensors, sizeof(junk));
+}
+
+/* The coordinator has the set, too: its placement mends the part and the record. */
+START_TEST(a_tensor_set_that_cannot_be_read_is_mended)
+{
+	start_with_junk();
+	job->params_durable = true;
+	silence(false);
+	placing_linked(job, 0);
+	UNTIL(is_up(there()));
+	ck_assert(job_has_tensors(there()->job) && !there()->tensors.wrong && !there()->tensors.due);
+	ck_assert_uint_eq(pair_left(), 0);
+	UNTIL(is_told("TensorsMended"));
+	ck_assert(recorded().n == 1 && !recorded().tensors); /* it is in the placement now */
+	silence(true);
+	pair_restart();
+	UNTIL(is_up(there()));
+	ck_assert(there()->begun && !there()->tensors.told);
+}
+END_TEST
+
+/* What the coordinator has is no better: it hears why, which is the reason that the job says. */
+START_TEST(a_tensor_set_that_nobody_can_read)
+{
+	char *bytes = malloc(sizeof(junk));
+	start_with_junk();
+	shared_drop(job->tensors);
+	job->tensors = shared_new(memcpy(bytes, junk, sizeof(junk)), sizeof(junk));
+	job->params_durable = true;
+	silence(false);
+	seen.lost[LINK_PLACED] = true;
+	placing_linked(job, 0);
+	expect_refused(ST_VERSION_SKEW, "Placement.tensors: it is no tensor set");
+	ck_assert(there()->tensors.wrong && !is_told("TensorsMended"));
+	ck_assert_uint_eq(pair_left(), kept_of_aside.n);
+	ck_assert_uint_eq(recorded().tensors, sizeof(junk));
+}
+END_TEST
+
 /* The same id under another coordinator, or at another time: of a part, of one that is aside, of a job of its own. */
 START_TEST(another_job_of_the_same_id)
 {
@@ -352,6 +433,8 @@ Suite *part_records_end_suite(void)
 	tcase_add_test(t, a_record_that_cannot_be_read);
 	tcase_add_test(t, a_part_that_is_aside_is_dropped);
 	tcase_add_test(t, others_start_beside_it);
+	tcase_add_test(t, a_tensor_set_that_cannot_be_read_is_mended);
+	tcase_add_test(t, a_tensor_set_that_nobody_can_read);
 	tcase_add_loop_test(t, another_job_of_the_same_id, 0, 3);
 	tcase_add_test(t, a_record_that_cannot_be_written);
 	tcase_add_loop_test(t, as_many_jobs_as_may_run, 0, 2);

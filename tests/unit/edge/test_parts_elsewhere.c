@@ -39,7 +39,7 @@ static void submit(void)
 {
 	submitted = ST_INTERNAL;
 	job->submitted_here = true;
-	ck_assert_ptr_nonnull(submitting_new(&d, job, on_submitted, NULL));
+	ck_assert_ptr_nonnull(submitting_new(&d, job, on_submitted, NULL, INT64_MAX));
 	placing_send(job, node_now());
 }
 

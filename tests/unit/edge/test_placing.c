@@ -156,7 +156,7 @@ static void on_submitted(void *arg, struct hosted *h, bool existed, enum status 
 START_TEST(a_node_without_room_says_so)
 {
 	submitted = ST_INTERNAL;
-	ck_assert_ptr_nonnull(submitting_new(&d, job, on_submitted, NULL));
+	ck_assert_ptr_nonnull(submitting_new(&d, job, on_submitted, NULL, INT64_MAX));
 	conf->limits.host_memory = 1000;
 	placing_send(job, node_now());
 	UNTIL(submitted != ST_INTERNAL);

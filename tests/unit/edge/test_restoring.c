@@ -115,7 +115,7 @@ static void submit(void (*change)(Gacc__V1__JobSpec *))
 {
 	job = rig_job(AGAIN, getuid(), "ana", change);
 	submitted = ST_INTERNAL;
-	ck_assert_ptr_nonnull(submitting_new(&d, job, on_submitted, NULL));
+	ck_assert_ptr_nonnull(submitting_new(&d, job, on_submitted, NULL, INT64_MAX));
 	restoring_place(job, node_now());
 	ck_assert(!job->part[0].wanted); /* the manifest comes first */
 }

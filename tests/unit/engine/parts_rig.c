@@ -153,6 +153,7 @@ struct engine_command parts_go_command(const struct parts *p, uint32_t part, uin
 	c.window = p->rig[part].window;
 	c.attempt = attempt;
 	c.close = 1;
+	c.want_norms = p->norms;
 	return c;
 }
 

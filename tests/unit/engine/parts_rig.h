@@ -20,6 +20,7 @@ struct parts {
 	struct coll_id id;  /* of the communicator */
 	uint64_t n_spoiled; /* communicators that strangers have kept from joining */
 	int64_t stall_ns, join_ns;
+	bool norms; /* a GO asks for those of all tensors */
 };
 
 /* Over Gloo on loopback. */

@@ -74,6 +74,13 @@ static enum status add(struct arith *a, uint32_t dst, uint32_t src, bool first, 
 	return fails(r, "add") ? ST_IO_ERROR : r->real->ops->add(r->real, dst, src, first, s, n, nonfinite, norm);
 }
 
+static enum status take(struct arith *a, const struct arith_source *s, uint64_t *nonfinite, struct arith_norm *norm)
+{
+	struct recorder *r = recorder(a);
+	say(r, "take %g*%u%s; ", s->coefficient, s->slot, s->present ? "p" : "");
+	return fails(r, "take") ? ST_IO_ERROR : r->real->ops->take(r->real, s, nonfinite, norm);
+}
+
 static enum status inspect(struct arith *a, uint32_t half, struct arith_norm *out)
 {
 	struct recorder *r = recorder(a);
@@ -175,6 +182,7 @@ static enum status norms(struct arith *a, uint32_t half)
 }
 
 static const struct arith_ops recording = { .add = add,
+					    .take = take,
 					    .inspect = inspect,
 					    .reduce = reduce,
 					    .broadcast = broadcast,

@@ -24,7 +24,9 @@ struct rig_config {
 	enum dtype grad_dtype, acc_dtype; /* NONE: the tensor's own; f32 */
 	uint32_t ranks, micro_size, threads;
 	uint32_t part, n_parts; /* of the job; 0, 0: it has one */
-	bool arrival, reject_nonfinite, void_is_error, no_master, sharded;
+	uint32_t n_shards;	/* of the optimizer state; 0: 1 */
+	bool arrival, reject_nonfinite, void_is_error, no_master;
+	bool in_slot; /* no accumulators, and a second slot */
 	struct optim_config optim;
 	unsigned frozen;       /* bit i: tensor i is frozen; bit 16 + i: in a group of lr_scale 0.5 */
 	struct init_rule init; /* of every tensor */

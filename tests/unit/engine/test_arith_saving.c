@@ -161,6 +161,37 @@ START_TEST(a_checkpoint_reads_and_a_restore_writes_by_role)
 }
 END_TEST
 
+/* A part of a sharded job: of each array its own elements, of the masters those that lie in its share behind the f32
+ * parameters, which have none. Nothing is read for chunks that no file has. */
+START_TEST(a_share_reads_what_it_has)
+{
+	struct rig_config c = seam_config();
+	struct engine_file files[ENGINE_FILES];
+	struct engine_dir made;
+	char why[256];
+	uint64_t from, end;
+	c.tensor[5].shape[0] = 30000;
+	c.n_shards = 3;
+	c.n_parts = 3;
+	c.part = (uint32_t)_i;
+	seam_begin(c);
+	plan_own(rig.plan, &from, &end);
+	const uint64_t f32 = rig.plan->group[0].count, masters = f32 > from ? f32 : from;
+	ck_assert((_i == 2) == (masters < end)); /* the last one begins before the masters */
+	ck_assert_uint_lt(from, f32);
+	ck_assert_int_eq(snapshot_begin(rec.e.snapshot, &rec.e.state, path, (struct snapshot_what){ .state = true },
+					why, sizeof(why)),
+			 ST_OK);
+	ck_assert_int_eq(poll(&(struct pollfd){ .fd = snapshot_fd(rec.e.snapshot), .events = POLLIN }, 1, 30000), 1);
+	ck_assert_msg(!snapshot_end(rec.e.snapshot, files, &made, why, sizeof(why)), "%s", why);
+	ck_assert_uint_eq(moved_bytes(false, SEG_STATE0), (end - from) * sizeof(float));
+	ck_assert_uint_eq(moved_bytes(false, SEG_STATE1), (end - from) * sizeof(float));
+	ck_assert_uint_eq(moved_bytes(false, SEG_MASTER), masters < end ? (end - masters) * sizeof(float) : 0);
+	ck_assert_uint_eq(moved_bytes(false, SEG_PARAMS), 0);
+	seam_end();
+}
+END_TEST
+
 static void save_in_vain(const char *op)
 {
 	seam_attach();
@@ -215,6 +246,7 @@ Suite *arith_saving_suite(void)
 	tcase_add_checked_fixture(t, setup, NULL);
 	tcase_set_timeout(t, 60);
 	tcase_add_loop_test(t, a_checkpoint_reads_and_a_restore_writes_by_role, 0, 2);
+	tcase_add_loop_test(t, a_share_reads_what_it_has, 0, 3);
 	tcase_add_test(t, a_checkpoint_that_cannot_be_read_or_written_ends_the_engine);
 	suite_add_tcase(s, t);
 	return s;

@@ -165,6 +165,16 @@ static enum status barrier(void *arg, struct coll *m)
 	return coll_barrier(m);
 }
 
+/* What an engine with nothing else to do sees: it looks twice a second for so long, from `from` on. */
+static enum comm_look look_for(int64_t from, int64_t ns)
+{
+	struct comm_event e;
+	enum comm_look seen = COMM_LOOK_QUIET;
+	for (int64_t t = 0; t <= ns && seen == COMM_LOOK_QUIET; t += CLOCK_NS_PER_S / 2)
+		seen = comm_look(c, from + t, &e);
+	return seen;
+}
+
 START_TEST(what_cannot_be_opened_may_be_tried_again)
 {
 	fake.open = ST_NO_MEMORY;
@@ -199,7 +209,7 @@ START_TEST(the_next_one_joins_when_the_old_one_has_left)
 	tell();
 	ck_assert_int_eq(comm_state(c), COMM_OFFERED);
 	ck_assert(!next_within(20, &e));
-	ck_assert_int_eq(comm_look(c, now + LATE_NS, &e), COMM_LOOK_QUIET);
+	ck_assert_int_eq(look_for(now, LATE_NS), COMM_LOOK_QUIET);
 	ck_assert_int_gt(comm_patience_ms(c), 0);
 	sem_post(&fake.release); /* the call */
 	wait_calls(3);
@@ -259,11 +269,52 @@ START_TEST(what_hangs_is_noticed)
 	ck_assert(comm_abort(c, &id));
 	wait_calls(2);
 	int64_t now = clock_ns(CLOCK_MONOTONIC);
-	ck_assert_int_eq(comm_look(c, now + LATE_NS, &e), COMM_LOOK_QUIET);
-	ck_assert_int_eq(comm_look(c, now + COLL_ABORT_NS + CLOCK_NS_PER_S, &e), COMM_LOOK_HANGS);
+	ck_assert_int_eq(look_for(now, LATE_NS), COMM_LOOK_QUIET);
+	ck_assert_int_eq(look_for(now + LATE_NS, 2 * CLOCK_NS_PER_S), COMM_LOOK_HANGS);
 	ck_assert(!comm_free(c, CLOCK_NS_PER_S / 50));
 	sem_post(&fake.release);
 	sem_post(&fake.release);
+	ck_assert(comm_free(c, COLL_ABORT_NS));
+}
+END_TEST
+
+/* An update, or a machine that stood still, keeps the engine from looking for longer than a call may take to return.
+ * The call has had as little time as the engine. */
+START_TEST(time_in_which_nobody_looked_does_not_count)
+{
+	struct comm_event e;
+	join(1);
+	comm_reduce(c, barrier, NULL);
+	wait_calls(2);
+	ck_assert(comm_abort(c, &id));
+	int64_t now = clock_ns(CLOCK_MONOTONIC);
+	ck_assert_int_eq(look_for(now, LATE_NS - CLOCK_NS_PER_S), COMM_LOOK_QUIET);
+	now += LATE_NS + 10 * COLL_ABORT_NS;
+	ck_assert_int_eq(comm_look(c, now, &e), COMM_LOOK_QUIET);
+	ck_assert_int_eq(look_for(now, 2 * CLOCK_NS_PER_S), COMM_LOOK_HANGS);
+	sem_post(&fake.release);
+	ck_assert(comm_free(c, COLL_ABORT_NS));
+}
+END_TEST
+
+/* It has returned in time, and the engine looks before it takes that. */
+START_TEST(a_call_that_has_returned_does_not_hang)
+{
+	struct comm_event e;
+	join(1);
+	comm_reduce(c, barrier, NULL);
+	wait_calls(2);
+	ck_assert(comm_abort(c, &id));
+	sem_post(&fake.release);
+	ck_assert_int_eq(poll(&(struct pollfd){ .fd = comm_fd(c), .events = POLLIN }, 1, 10000), 1);
+	int64_t now = clock_ns(CLOCK_MONOTONIC);
+	ck_assert_int_eq(look_for(now, 2 * COLL_ABORT_NS), COMM_LOOK_QUIET);
+	fake.free_leaving = false; /* which may take as long again */
+	wait_calls(3);
+	ck_assert_int_eq(look_for(now + 2 * COLL_ABORT_NS, LATE_NS - CLOCK_NS_PER_S), COMM_LOOK_QUIET);
+	sem_post(&fake.release);
+	ck_assert(!next_within(20, &e));
+	ck_assert_uint_eq(fake.left, 1);
 	ck_assert(comm_free(c, COLL_ABORT_NS));
 }
 END_TEST
@@ -329,6 +380,8 @@ Suite *comm_fake_suite(void)
 	tcase_add_test(t, the_next_one_joins_when_the_old_one_has_left);
 	tcase_add_test(t, many_are_offered_while_the_old_one_hangs);
 	tcase_add_loop_test(t, what_hangs_is_noticed, 0, 2);
+	tcase_add_test(t, time_in_which_nobody_looked_does_not_count);
+	tcase_add_test(t, a_call_that_has_returned_does_not_hang);
 	tcase_add_test(t, it_tells_twice_a_second_that_a_call_gets_on);
 	tcase_add_test(t, an_abort_takes_back_what_was_done);
 	suite_add_tcase(s, t);

@@ -193,6 +193,24 @@ START_TEST(a_changed_header_is_refused)
 }
 END_TEST
 
+/* It does not disturb what others read of the segment. */
+START_TEST(the_device_of_a_slot_is_noted)
+{
+	static const uint8_t mine[16] = "0123456789abcdef";
+	const struct segment_device d = { 7, 3, 1 };
+	struct segment a = create(100);
+	struct segment_owner o;
+	ck_assert_int_eq(segment_set_owner(&a, mine, why, sizeof(why)), ST_OK);
+	ck_assert_uint_eq(segment_read_device(a.fd).used, 0);
+	ck_assert_int_eq(segment_set_device(a.fd, &d), ST_OK);
+	const struct segment_device got = segment_read_device(a.fd);
+	ck_assert_mem_eq(&got, &d, sizeof(d));
+	ck_assert_int_eq(segment_read_owner(a.fd, mine, &o), SEGMENT_OWN);
+	ck_assert_uint_eq(segment_read_device(-1).used, 1); /* nobody can say */
+	segment_close(&a);
+}
+END_TEST
+
 /* A job's id can be given out again by another journal. Bytes that are neither zero nor what was written are nobody's;
  * the owner's checksum is of this header, so that it cannot be copied from another segment. */
 START_TEST(the_owner_is_judged_by_its_uuid)
@@ -311,6 +329,7 @@ Suite *segment_suite(void)
 	tcase_add_loop_test(t, a_foreign_segment_is_refused, 0, sizeof(others) / sizeof(others[0]));
 	tcase_add_test(t, a_changed_header_is_refused);
 	tcase_add_test(t, the_owner_is_judged_by_its_uuid);
+	tcase_add_test(t, the_device_of_a_slot_is_noted);
 	tcase_add_test(t, an_unsealed_or_short_descriptor_is_refused);
 	tcase_add_test(t, a_trainer_cannot_write_a_read_only_segment);
 	tcase_add_test(t, the_longest_command_passes);

@@ -62,7 +62,7 @@ static struct snapshot_list list_of(uint32_t part, uint32_t n_parts)
 	struct snapshot_list l;
 	job.p.part = part;
 	job.p.n_parts = n_parts;
-	job.p.sharded = n_parts > 1;
+	job.p.n_shards = n_parts;
 	ck_assert_int_eq(snapshot_list_init(&l, &job.p, CHECKPOINT_OPTIMIZER, 0, snapshot_span_own(&job.p)), ST_OK);
 	return l;
 }
@@ -141,7 +141,7 @@ START_TEST(parameters_are_whole_in_each_part)
 	struct snapshot_list l;
 	job.p.part = 1;
 	job.p.n_parts = 3;
-	job.p.sharded = 1;
+	job.p.n_shards = 3;
 	ck_assert_int_eq(snapshot_list_init(&l, &job.p, CHECKPOINT_MODEL, 0, snapshot_span_all(&job.p)), ST_OK);
 	ck_assert_uint_eq(l.n, 5);
 	ck_assert_str_eq(l.entry[0].safe.name, "w");

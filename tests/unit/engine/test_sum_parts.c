@@ -22,7 +22,7 @@ struct job {
 	uint32_t unfilled; /* bit p: part p has added nothing */
 	const struct kernels *kernels;
 	unsigned char *half[PLAN_MAX_PARTS][2]; /* 0: its own sum, 1: that of all */
-	bool sharded;
+	uint32_t n_shards;			/* 0: 1 */
 	struct arith_norm norm[PLAN_MAX_PARTS]; /* as each part has found it; sharded */
 };
 
@@ -116,7 +116,7 @@ static void act_sum(struct actor *a)
 				   .n_parts = j->n_parts,
 				   .n_elements = j->n_elements,
 				   .acc_dtype = j->acc,
-				   .sharded = j->sharded };
+				   .n_shards = j->n_shards ? j->n_shards : 1 };
 	struct sum_parts *s;
 	a->status = sum_parts_new(&s, &plan, j->kernels);
 	if (!a->status)
@@ -143,9 +143,11 @@ static struct arith_norm norm_of(const struct job *j, const unsigned char *sum)
 
 static void check_share(const struct job *j, uint32_t part, const unsigned char *want, size_t size)
 {
-	const struct plan plan = {
-		.part = part, .n_parts = j->n_parts, .n_elements = j->n_elements, .acc_dtype = j->acc, .sharded = 1
-	};
+	const struct plan plan = { .part = part,
+				   .n_parts = j->n_parts,
+				   .n_shards = j->n_shards,
+				   .n_elements = j->n_elements,
+				   .acc_dtype = j->acc };
 	uint64_t from = 0, end = j->n_elements;
 	if (!sum_parts_small(&plan))
 		plan_own(&plan, &from, &end);
@@ -164,9 +166,9 @@ static void check(const struct job *j)
 	for (uint64_t i = 0; i < PERIOD; i++)
 		define_sum(j, i, want);
 	repeat(want, PERIOD * size, bytes);
-	for (uint32_t p = 0; p < j->n_parts && j->sharded; p++)
+	for (uint32_t p = 0; p < j->n_parts && j->n_shards > 1; p++)
 		check_share(j, p, want, size);
-	for (uint32_t p = 0; p < j->n_parts && !j->sharded; p++)
+	for (uint32_t p = 0; p < j->n_parts && j->n_shards <= 1; p++)
 		for (size_t b = 0; memcmp(j->half[p][1], want, bytes) && b < bytes; b++)
 			ck_assert_msg(j->half[p][1][b] == want[b], "%u parts: part %u, element %zu", j->n_parts, p,
 				      b / size);
@@ -232,8 +234,29 @@ START_TEST(shares_have_the_norm_of_the_whole)
 						       .n_elements = sizes[i],
 						       .acc = _i ? DTYPE_F64 : DTYPE_F32,
 						       .unfilled = 2,
-						       .sharded = true,
+						       .n_shards = parts,
 						       .kernels = kernels_get(NULL) });
+}
+END_TEST
+
+/* Fewer shards than parts: each shard's sum is at all parts that have it. */
+START_TEST(groups_have_their_shards_and_the_norm_of_the_whole)
+{
+	static const struct {
+		uint32_t parts, shards;
+		uint64_t n;
+	} rows[] = { { 4, 2, KERNEL_BLOCK },	      { 4, 2, 3 * PLAN_SHARE_ALIGN + KERNEL_BLOCK },
+		     { 4, 2, 21 * PLAN_SHARE_ALIGN }, { 4, 2, LARGE },
+		     { 6, 2, 40 * PLAN_SHARE_ALIGN }, { 6, 3, 41 * PLAN_SHARE_ALIGN },
+		     { 16, 4, 5 * PLAN_SHARE_ALIGN }, { 16, 2, 40 * PLAN_SHARE_ALIGN } };
+	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
+		if (!over_gloo || rows[i].parts == 4)
+			run_sum(&(struct job){ .n_parts = rows[i].parts,
+					       .n_elements = rows[i].n,
+					       .acc = _i ? DTYPE_F64 : DTYPE_F32,
+					       .unfilled = 2,
+					       .n_shards = rows[i].shards,
+					       .kernels = kernels_get(NULL) });
 }
 END_TEST
 
@@ -267,7 +290,9 @@ static void count_operations(uint32_t n_parts, uint64_t n_elements)
 	static const struct coll_ops ops = { .exchange = count_exchange,
 					     .gather = count_gather,
 					     .sum_small = count_small_sum };
-	const struct plan plan = { .n_parts = n_parts, .n_elements = n_elements, .acc_dtype = DTYPE_F32 };
+	const struct plan plan = {
+		.n_parts = n_parts, .n_shards = 1, .n_elements = n_elements, .acc_dtype = DTYPE_F32
+	};
 	struct coll c = { .ops = &ops, .n_parts = n_parts, .small = sum_parts_small(&plan) };
 	struct sum_parts *s;
 	float *half = calloc(2 * n_elements, sizeof(*half));
@@ -329,6 +354,7 @@ int main(void)
 	tcase_add_loop_test(t, a_sum_is_that_of_its_definition_whatever_the_number_of_parts, 0, 2);
 	tcase_add_loop_test(t, every_table_of_kernels_gives_the_same_sum, 0, 2);
 	tcase_add_loop_test(t, shares_have_the_norm_of_the_whole, 0, 2);
+	tcase_add_loop_test(t, groups_have_their_shards_and_the_norm_of_the_whole, 0, 2);
 	tcase_add_test(t, a_small_arena_takes_one_operation);
 	tcase_add_test(t, a_member_that_aborts_ends_the_sum_of_all);
 	suite_add_tcase(s, t);

@@ -64,10 +64,10 @@ START_TEST(an_update_is_the_optimizer_over_all_ranges)
 	load_image(&before);
 	ck_assert(!equals_image(&want));
 	update_begin(update, WINDOW);
-	uint64_t digest = update_run(update, &record, mem.accum[0]);
+	uint64_t digest = update_run(update, &record, &sum);
 	ck_assert(equals_image(&want));
 	ck_assert_uint_eq(digest, update_digest(update));
-	ck_assert_uint_eq(digest, update_run(update, &record, mem.accum[0])); /* done is done */
+	ck_assert_uint_eq(digest, update_run(update, &record, &sum)); /* done is done */
 	ck_assert(equals_image(&want));
 	load_image(&before);
 	ck_assert_uint_ne(digest, update_digest(update));
@@ -163,7 +163,7 @@ static bool live(int n, int at)
 			_exit(2);
 		if (!update_can_resume(u, WINDOW))
 			_exit(3);
-		update_run(u, &record, mem.accum[0]);
+		update_run(u, &record, &sum);
 		_exit(0);
 	}
 	ck_assert_int_eq(waitpid(pid, &status, 0), pid);
@@ -182,7 +182,7 @@ START_TEST(an_update_survives_a_death_in_any_call)
 	open_update(c, 1);
 	struct image before = save_image();
 	update_begin(update, WINDOW);
-	uint64_t digest = update_run(update, &record, mem.accum[0]);
+	uint64_t digest = update_run(update, &record, &sum);
 	struct image want = save_image();
 	int n = 1, deaths = 0;
 	for (bool ended = false; !ended; n += 1 + n / 8)
@@ -191,7 +191,7 @@ START_TEST(an_update_survives_a_death_in_any_call)
 			ended = live(n, at);
 			deaths += !ended;
 			ck_assert(update_can_resume(update, WINDOW));
-			ck_assert_uint_eq(update_run(update, &record, mem.accum[0]), digest);
+			ck_assert_uint_eq(update_run(update, &record, &sum), digest);
 			ck_assert(equals_image(&want));
 		}
 	ck_assert_int_ge(deaths, 9);
@@ -247,19 +247,19 @@ START_TEST(lost_values_are_found_however_the_update_ran)
 	open_update(c, 1);
 	record.commit_clip_value = 0;
 	update_begin(update, WINDOW);
-	update_run(update, &record, mem.accum[0]);
+	update_run(update, &record, &sum);
 	ck_assert(!update_is_suspect(update));
 	ck_assert_uint_eq(finite_find(&mem, kernels_get(NULL), workers).count, 0);
 	const struct nonfinite want = plant();
 	struct image before = save_image();
 	update_begin(update, WINDOW);
-	update_run(update, &record, mem.accum[0]);
+	update_run(update, &record, &sum);
 	check_found(&want);
 	for (int n = 1; n < 40; n += 1 + n / 4)
 		for (int at = 0; at < 3; at++) {
 			begin_again(&before);
 			live(n, at);
-			update_run(update, &record, mem.accum[0]);
+			update_run(update, &record, &sum);
 			check_found(&want);
 		}
 	free_image(&before);
@@ -278,7 +278,7 @@ START_TEST(an_update_survives_many_deaths)
 	open_update(c, 1);
 	struct image before = save_image();
 	update_begin(update, WINDOW);
-	uint64_t digest = update_run(update, &record, mem.accum[0]);
+	uint64_t digest = update_run(update, &record, &sum);
 	struct image want = save_image();
 	begin_again(&before);
 	int lives = 0;

@@ -69,7 +69,7 @@ static pid_t stopped_life(const struct kernels *table)
 		if (ptrace(PTRACE_TRACEME, 0, NULL, NULL) || workers_new(&w, 1) || update_new(&u, &mem, table, w))
 			_exit(2);
 		raise(SIGSTOP);
-		update_run(u, &record, mem.accum[0]);
+		update_run(u, &record, &sum);
 		_exit(0);
 	}
 	ck_assert_int_eq(waitpid(pid, &status, 0), pid);
@@ -99,7 +99,7 @@ static int follow(pid_t pid, const struct image *want, uint64_t digest)
 		last = save_moment();
 		moments++;
 		ck_assert(update_can_resume(update, WINDOW));
-		ck_assert_uint_eq(update_run(update, &record, mem.accum[0]), digest);
+		ck_assert_uint_eq(update_run(update, &record, &sum), digest);
 		ck_assert(equals_image(want));
 		load_moment(&last);
 	}
@@ -153,7 +153,7 @@ START_TEST(an_update_survives_a_death_between_any_two_instructions)
 	open_update(c, 1);
 	struct image before = save_image();
 	update_begin(update, WINDOW);
-	uint64_t digest = update_run(update, &record, mem.accum[0]);
+	uint64_t digest = update_run(update, &record, &sum);
 	struct image want = save_image();
 	ck_assert(!equals_image(&before));
 	begin_again(&before);

@@ -13,6 +13,7 @@ struct memory mem;
 struct workers *workers;
 struct update *update;
 struct control_record record;
+struct sum_view sum;
 
 const uint32_t roles[N_ROLES] = { SEG_PARAMS, SEG_MASTER, SEG_STATE0, SEG_STATE1 };
 
@@ -89,6 +90,7 @@ void open_update(struct rig_config c, uint32_t n)
 	ck_assert_int_eq(memory_missing(&mem), 0);
 	ck_assert_int_eq(workers_new(&workers, n), ST_OK);
 	ck_assert_int_eq(update_new(&update, &mem, kernels_get(NULL), workers), ST_OK);
+	sum = sum_view_of_half(rig.plan, kernels_get(NULL), mem.accum[0]);
 	uint64_t size = rig.plan->n_elements;
 	fill_floats((float *)mem.accum[0], size, 1, false);
 	fill_floats(mem.master, size, 2, false);

@@ -15,6 +15,7 @@ extern struct memory mem;
 extern struct workers *workers;
 extern struct update *update;
 extern struct control_record record;
+extern struct sum_view sum;	      /* accumulator 0 */
 extern const uint32_t roles[N_ROLES]; /* that an update writes */
 
 /* Bytes of all segments that an update writes. */

@@ -18,6 +18,10 @@ START_TEST(a_request)
 	ck_assert_int_eq(map_request_parse(bytes, sizeof(bytes) - 1, &q, why, sizeof(why)), ST_OK);
 	ck_assert_uint_eq(q.session, 5);
 	ck_assert_mem_eq(q.token, TOKEN, 16);
+	ck_assert(!q.device);
+	static const char device[] = "\x08\x01\x12\x1b\x09\x05\0\0\0\0\0\0\0\x12\x10" TOKEN "\x20\x01";
+	ck_assert_int_eq(map_request_parse(device, sizeof(device) - 1, &q, why, sizeof(why)), ST_OK);
+	ck_assert(q.device);
 }
 END_TEST
 

@@ -13,6 +13,7 @@
 #include "support/suite.h"
 
 #include <check.h>
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -293,7 +294,10 @@ END_TEST
 
 int main(void)
 {
-	golden_load(SOURCE_DIR "/tests/golden/golden.bin");
+	const char *moved = getenv("GACC_SOURCE_DIR"); /* in a bundle */
+	char path[PATH_MAX];
+	snprintf(path, sizeof(path), "%s/tests/golden/golden.bin", moved ? moved : SOURCE_DIR);
+	golden_load(path);
 	Suite *suite = suite_create("golden");
 	TCase *tc = tcase_create("against torch");
 	tcase_add_loop_test(tc, training_matches_torch, 0, N_NAMES);

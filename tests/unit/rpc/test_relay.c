@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Calls of a node's users that are passed on to the hub: what arrives there, what comes back, bounds, ends, and for
- * whom a node may speak. The fixture's rows are served by both, and the node counts none. */
+ * whom a node may speak. The fixture's rows are served by both, and the node counts none. Also what a handler of the
+ * node asks the hub for its caller (rpc_ask). */
 #include "certificates.h"
 #include "gacc/v1/gradient.pb-c.h"
 #include "lib/channel.h"
@@ -302,6 +303,112 @@ START_TEST(no_way_to_the_hub)
 }
 END_TEST
 
+/* ---- what a handler asks ---- */
+
+#define HEARD 100000 /* is added to the hub's answer, to tell it from one that was passed on */
+static unsigned n_begun, n_heard, n_refused, n_ended;
+static const char *asked_path;
+
+static void reply_with(struct rpc_call *call, uint32_t count)
+{
+	Gacc__V1__FlushResponse reply = GACC__V1__FLUSH_RESPONSE__INIT;
+	reply.micro_count = count;
+	rpc_finish(call, &reply.base);
+}
+
+static void on_heard(struct rpc_call *call, struct grpc_byte_buffer *answer)
+{
+	ProtobufCMessage *m = NULL;
+	n_heard++;
+	ck_assert_int_eq(bytes_from_buffer(&gacc__v1__flush_response__descriptor, answer, &m), ST_OK);
+	reply_with(call, ((const Gacc__V1__FlushResponse *)m)->micro_count + HEARD);
+	bytes_free(m);
+}
+
+/* Asks for what the caller has asked; a second question of the same call has no place. */
+static void ask_hub(struct rpc_call *call, const ProtobufCMessage *request, const struct bytes_view *bulk)
+{
+	n_begun++;
+	if (!rpc_ask(call, asked_path, request, on_heard)) {
+		n_refused++;
+		reply_with(call, 0);
+		return;
+	}
+	ck_assert(!rpc_ask(call, asked_path, request, on_heard));
+}
+
+static void ask_ended(struct rpc_call *call, bool completed)
+{
+	n_ended++;
+}
+
+/* That may be late. */
+static bool all_ended(void)
+{
+	return n_ended == n_begun;
+}
+
+static void set_up_ask(void)
+{
+	node_flush = ask_hub;
+	node_flush_end = ask_ended;
+	asked_path = "/gacc.v1.GradientService/Flush";
+	set_up_relay();
+}
+
+START_TEST(an_answer_goes_to_who_has_asked)
+{
+	for (uint32_t i = 1; i <= 20; i++) {
+		ck_assert_uint_eq(flushed(i, 20 * SECONDS).count, i + HEARD);
+		ck_assert_uint_eq(n_heard, i);
+	}
+	ck_assert_uint_eq(hub_calls.counts.begun, 20);
+	ck_assert_uint_eq(flushed(FIXTURE_UID, 20 * SECONDS).count, USER + HEARD); /* it is asked for the caller */
+	run_until(all_ended);
+	ck_assert(n_begun == 21 && !n_refused);
+}
+END_TEST
+
+START_TEST(the_caller_hears_errors_of_what_was_asked)
+{
+	struct rpc_failure f = flushed(FIXTURE_FAIL, 20 * SECONDS).failure;
+	ck_assert_int_eq(f.status, ST_WINDOW_CLOSED);
+	ck_assert_str_eq(f.message, "window 7 closed");
+	ck_assert_uint_eq(f.n_missing_ranks, 2);
+	asked_path = "/gacc.v1.GradientService/NoSuch";
+	ck_assert_int_eq(flushed(1, 20 * SECONDS).failure.grpc_code, 12);
+	rpc_server_set_relay(node, NULL);
+	dial(1, TOKEN);
+	rpc_server_set_relay(node, upstream);
+	f = flushed(1, 20 * SECONDS).failure;
+	ck_assert_int_eq(f.status, ST_UNAVAILABLE);
+	ck_assert_ptr_nonnull(strstr(f.message, "the coordinator cannot be reached: "));
+	ck_assert(!n_heard && !n_refused);
+}
+END_TEST
+
+/* The question ends with the caller. */
+START_TEST(the_deadline_goes_with_the_question)
+{
+	ck_assert_int_eq(flushed(FIXTURE_PARK, 300).failure.grpc_code, 4);
+	run_until(hub_broke);
+	run_until(all_ended);
+	ck_assert(n_begun == 1 && !n_heard);
+}
+END_TEST
+
+/* The handler answers by itself. */
+START_TEST(nobody_to_ask)
+{
+	rpc_server_set_relay(node, NULL);
+	struct flush flush = flushed(7, 20 * SECONDS);
+	ck_assert(flush.failure.status == ST_OK && flush.count == 0);
+	run_until(all_ended);
+	ck_assert(n_begun == 1 && n_refused == 1 && !n_heard);
+	ck_assert_uint_eq(hub_calls.counts.begun, 0);
+}
+END_TEST
+
 /* ---- for whom ---- */
 
 static struct flush flushed_with(const char *certificate, uid_t uid)
@@ -363,6 +470,14 @@ int main(void)
 	tcase_add_test(calls, the_deadline_goes_with_it);
 	tcase_add_test(calls, the_hub_is_gone);
 	suite_add_tcase(suite, calls);
+	TCase *asks = tcase_create("asks");
+	tcase_add_checked_fixture(asks, set_up_ask, tear_down_relay);
+	tcase_set_timeout(asks, 60);
+	tcase_add_test(asks, an_answer_goes_to_who_has_asked);
+	tcase_add_test(asks, the_caller_hears_errors_of_what_was_asked);
+	tcase_add_test(asks, the_deadline_goes_with_the_question);
+	tcase_add_test(asks, nobody_to_ask);
+	suite_add_tcase(suite, asks);
 	TCase *stop = tcase_create("stop");
 	tcase_add_checked_fixture(stop, set_up_relay, NULL);
 	tcase_set_timeout(stop, 60);

@@ -94,18 +94,27 @@ struct fixture hub_calls, node_calls;
 uid_t hub_min_uid;
 unsigned hub_max_calls;
 bool node_relays;
+void (*node_flush)(struct rpc_call *, const ProtobufCMessage *, const struct bytes_view *);
+void (*node_flush_end)(struct rpc_call *, bool completed);
 
 struct rpc_server *serve(const struct rpc_method *link, int *out_port)
 {
-	static struct rpc_method rows[FIXTURE_ROWS];
+	static struct rpc_method of_hub[FIXTURE_ROWS], of_node[FIXTURE_ROWS]; /* a server does not copy them */
+	struct rpc_method *rows = out_port ? of_hub : of_node;
 	struct rpc_server *server;
 	struct rpc_config config = { .loop = &loop,
 				     .relay_min_uid = hub_min_uid,
 				     .max_calls = out_port ? hub_max_calls : 0,
 				     .relays = node_relays && !out_port };
 	fixture_rows(rows);
-	for (size_t i = 0; i < FIXTURE_ROWS; i++)
+	for (size_t i = 0; i < FIXTURE_ROWS; i++) {
 		rows[i].flags |= RPC_RELAY;
+		if (out_port || !node_flush || strcmp(rows[i].name, "Flush") != 0)
+			continue;
+		rows[i].flags &= ~(unsigned)RPC_RELAY;
+		rows[i].on_message = node_flush;
+		rows[i].on_end = node_flush_end;
+	}
 	ck_assert_int_eq(rpc_server_new(&config, &server), ST_OK);
 	ck_assert_int_eq(rpc_server_add(server, rows, FIXTURE_ROWS, out_port ? &hub_calls : &node_calls), ST_OK);
 	ck_assert_int_eq(rpc_server_add(server, link, 1, NULL), ST_OK);

@@ -50,8 +50,11 @@ extern struct at_node {
 
 extern struct fixture hub_calls, node_calls; /* only the counts of the calls of gacc.v1 */
 extern bool node_relays;		     /* the node serves no call of gacc.v1 itself */
-extern uid_t hub_min_uid;		     /* of rpc_config, for both */
-extern unsigned hub_max_calls;		     /* likewise, for the hub */
+/* NULL, or what handles Flush at the node, where it is no RPC_RELAY row then. For set_up. */
+extern void (*node_flush)(struct rpc_call *, const ProtobufCMessage *, const struct bytes_view *);
+extern void (*node_flush_end)(struct rpc_call *, bool completed);
+extern uid_t hub_min_uid;      /* of rpc_config, for both */
+extern unsigned hub_max_calls; /* likewise, for the hub */
 extern const struct rpc_method link_row;
 /* How the hub knows its clients: by TOKEN, unless set_up is called with another. */
 extern const struct rpc_tcp_identity *hub_identity;

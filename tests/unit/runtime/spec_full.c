@@ -50,6 +50,7 @@ static void fill_numbers(void)
 	full.host_memory = 123456;
 	full.abandoned_ms = 90000;
 	full.parts = 1;
+	full.accumulate = GACC__V1__ACCUMULATE__ACCUMULATE_SUM;
 	full.sharding = GACC__V1__SHARDING__SHARDING_NONE;
 }
 

@@ -92,6 +92,7 @@ START_TEST(numbers_that_no_enum_has)
 	} of[] = { { (int *)&full.reduction, "reduction" },
 		   { (int *)&full.grad_of, "grad_of" },
 		   { (int *)&full.uneven, "uneven" },
+		   { (int *)&full.accumulate, "accumulate" },
 		   { (int *)&full.accumulate_dtype, "accumulate_dtype" },
 		   { (int *)&full.gradient_dtype, "gradient_dtype" },
 		   { (int *)&full.master, "master" },
@@ -105,6 +106,25 @@ START_TEST(numbers_that_no_enum_has)
 	for (size_t i = 0; i < sizeof(of) / sizeof(*of); i++)
 		for (size_t k = 0; k < sizeof(wrong) / sizeof(*wrong); k++)
 			REFUSED(*of[i].value = wrong[k], of[i].field, "");
+}
+END_TEST
+
+/* full.max_micro_size is 16, which leaves 0 to be filled in. */
+START_TEST(sums_that_stay_in_their_slot)
+{
+	char none[] = "";
+#define IN_SLOT (full.accumulate = 2, full.ranks = full.micro_size = 1, full.max_micro_size = 0)
+	REFUSED((IN_SLOT, full.ranks = 2), "accumulate", "for one rank, this job has 2");
+	REFUSED((IN_SLOT, full.micro_size = 2), "accumulate", "micro_size is 2");
+	REFUSED((IN_SLOT, full.max_micro_size = 2), "accumulate", "max_micro_size 2, both must be 1");
+	REFUSED((IN_SLOT, full.accumulate_dtype = GACC__V1__DATA_TYPE__DATA_TYPE_F64), "accumulate",
+		"accumulate_dtype f64");
+	REFUSED((IN_SLOT, checkpoint.every_steps = 0, checkpoint.at_end = 0, full.restore_from = none,
+		 optimizer.type = GACC__V1__OPTIMIZER_TYPE__OPTIMIZER_TYPE_CLIENT),
+		"accumulate", "optimizer client");
+	IN_SLOT;
+	taken();
+#undef IN_SLOT
 }
 END_TEST
 
@@ -125,7 +145,9 @@ START_TEST(ranges)
 	REFUSED(full.max_micro_size = 1, "max_micro_size", "max_micro_size is 1");
 	REFUSED(full.parts = 17, "parts", "parts is 17, must be 1..16");
 	REFUSED(full.sharding = 4, "sharding", "sharding 4 is unknown");
-	REFUSED(full.sharding = 3, "sharding", "hybrid (full within groups of parts) is not supported yet");
+	REFUSED(full.sharding = 3, "shard_size", "shard_size is 0: with sharding: hybrid give how many parts");
+	REFUSED((full.sharding = 3, full.shard_size = 2), "shard_size", "a divisor of parts (1)");
+	REFUSED(full.shard_size = 2, "shard_size", "it is for sharding: hybrid");
 	REFUSED(full.shard_threshold = 1, "shard_threshold", "leave it out");
 	REFUSED(full.slots_per_rank = 3, "slots_per_rank", "slots_per_rank is 3");
 	REFUSED(full.clip_norm = NAN, "clip_norm", "nan");
@@ -174,6 +196,7 @@ Suite *refused_suite(void)
 	tcase_add_test(t, names);
 	tcase_add_test(t, paths);
 	tcase_add_test(t, numbers_that_no_enum_has);
+	tcase_add_test(t, sums_that_stay_in_their_slot);
 	tcase_add_test(t, ranges);
 	tcase_add_test(t, times_do_not_run_over);
 	return s;

@@ -115,6 +115,11 @@ START_TEST(names_tell_the_job)
 	ck_assert_uint_eq(part, 3);
 	stored_name(UINT64_MAX, 0, 1, &(struct plan_segment){ .role = SEG_SLOT, .index = 9 }, s.name);
 	ck_assert_uint_eq(stored_job(&s, NULL, NULL), UINT64_MAX);
+	stored_name(9, 2, 4, &(struct plan_segment){ .role = SEG_SLOT, .index = 1 }, s.name);
+	stored_other_name(s.name);
+	ck_assert_str_eq(s.name, "j9.r16.1.1.p2.b");
+	ck_assert_uint_eq(stored_job(&s, &part, &role), 9);
+	ck_assert_uint_eq(part, 2);
 	s.fd = -1; /* taken */
 	ck_assert_uint_eq(stored_job(&s, &part, &role), 0);
 	s.fd = 0;

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The parts of gpu_probe. */
+#ifndef GACC_BENCH_GPU_PROBE_H
+#define GACC_BENCH_GPU_PROBE_H
+
+#include "cuda_probe.h"
+
+#include <sys/types.h>
+
+#define CHILD_SECONDS 60
+
+/* One line of the result; without line ends in the text. */
+void row(int number, const char *what, const char *format, ...) __attribute__((format(printf, 3, 4)));
+double seconds_now(void);
+/* A child that does the work, exits with what it returns, and is killed by SIGALRM after CHILD_SECONDS. */
+pid_t start(int (*work)(void *), void *arg);
+/* Waits for it: its exit status, or 128 and the signal that ended it. */
+int end_of(pid_t);
+/* Both, and a row if the work did not return 0 or 1, having written its own. As end_of. */
+int run_rows(int number, const char *what, int (*work)(void *), void *arg);
+
+/* 0: every row is well. */
+int survival(void);
+
+#endif

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A trainer dies with a copy to its slot queued on a device (the fake driver), and the device runs on, as it does while another process holds it open.
+The next process of the rank must not be given that memory: the copy comes when its own gradient is already in the slot."""
+import os
+import signal
+import struct
+import subprocess
+import time
+
+import pytest
+
+from harness import Daemon, build_dir, wait_until
+from training import Team
+
+LATE_S = 4.0  # how long after its process has died the device makes the copy
+SPEC = {"ranks": 1, "micro_size": 1, "max_micro_size": 1, "steps": 1, "slots_per_rank": 2, "optimizer": {"type": "sgd", "lr": 1.0},
+        "init": [{"pattern": "*", "type": "zeros"}]}
+
+
+def start(daemon, job, role):
+    env = {**os.environ, "GACC_ENDPOINT": daemon.endpoint, "GACC_JOB_ID": str(job), "RANK": "0", "WORLD_SIZE": "1",
+           "FAKE_CUDA_MACHINE": str(daemon.dir.name), "LD_LIBRARY_PATH": str(build_dir() / "lib/fake_cuda"), "FAKE_CUDA_DELAY": "200000",
+           "FAKE_CUDA_LATE": str(int(LATE_S * 1e6)), "FAKE_CUDA_KILL_SIGNAL": str(int(signal.SIGUSR1))}
+    return subprocess.Popen([build_dir() / "bin/device_trainer", role], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def restart(daemon):
+    daemon.kill_gaccd()
+    daemon.wait_ready()
+
+
+def expected():
+    """What SGD makes of one gradient whose bytes are all 0x3d."""
+    np = pytest.importorskip("numpy")
+    w = -np.frombuffer(bytes([0x3d] * 4), np.float32)[0]
+    return f"{w:.9g} {w:.9g}\n"
+
+
+def run_next(daemon, job, until=0.0, after=None):
+    """Trains the step in a slot that was filled before `until`, and is pushed after it."""
+    trainer = start(daemon, job, "next")
+    try:
+        line = trainer.stdout.readline()
+        assert line == "filled\n", trainer.communicate(timeout=60)[1]
+        assert not until or time.monotonic() < until, "the machine is too slow to show it: the copy may have come before"
+        if after:
+            after()
+        time.sleep(max(0.0, until + 1.5 - time.monotonic()))  # the device makes the copy meanwhile
+        out, err = trainer.communicate("go\n", timeout=60)
+    finally:
+        trainer.kill()
+        trainer.wait()
+    assert trainer.returncode == 0, err
+    return out
+
+
+@pytest.mark.parametrize("accumulate", ["sum", "none"])
+@pytest.mark.parametrize("killed", ["nobody", "gaccd before", "gaccd after", "engine after"])
+def test_the_next_process_gets_other_slots(accumulate, killed):
+    with Daemon(supervise=True, allow=["RankLost"]) as d:
+        job = d.submit({**SPEC, "accumulate": accumulate})
+        first = start(d, job, "late")
+        assert first.wait(timeout=60) == -signal.SIGKILL, first.stderr.read()
+        until = time.monotonic() + LATE_S
+        if killed == "gaccd before":
+            restart(d)
+        after = {"gaccd after": lambda: restart(d), "engine after": lambda: d.kill_engine(job, d.engine_pid(job))}.get(killed)
+        assert run_next(d, job, until, after) == expected()
+        assert len(d.events("SlotsReplaced")) == 1
+        wait_until("the job's end", lambda: d.state(job) == "COMPLETED")
+
+
+def test_who_has_the_memory_gets_no_other_by_what_is_written_there():
+    """The note of a device lies in memory that the trainer may write: by writing it again and again a user would have new memory each time."""
+    with Daemon() as d, Team(d, {**SPEC, "steps": 0}, [("w", [64])]) as team:
+        trainer = team.ranks[0]
+        trainer.memory[1, 0].obj[96:112] = struct.pack("<QII", 1 << 40, 0, 1)  # struct segment_device
+        trainer.memory[1, 0][0] = 7
+        trainer.map()
+        assert trainer.memory[1, 0][0] == 7 and not d.events("SlotsReplaced")
+
+
+def test_a_process_that_detaches_waits_for_its_device():
+    with Daemon(allow=["RankLost"]) as d:
+        job = d.submit(SPEC)
+        first = start(d, job, "leaves")
+        assert first.wait(timeout=60) == 0, first.stderr.read()
+        assert run_next(d, job) == expected()
+        assert not d.events("SlotsReplaced")
