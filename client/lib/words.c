@@ -115,17 +115,20 @@ void words_raise(struct words *w, uint32_t at, uint64_t value)
 	raise_to(&w->at[at - 1], value);
 }
 
+/* What an earlier page has counts by itself: the page that it is carried over to may be exchanged again meanwhile. */
 bool words_reached(const struct words *w, uint32_t at, uint64_t value)
 {
 	struct gacc_box_ready *word = &w->at[at - 1];
-	uint32_t n;
+	bool has_come = !is_behind(load(word), value);
+	uint32_t n = has_come ? 0 : __atomic_load_n(&w->n_earlier, __ATOMIC_ACQUIRE);
 
-	if (!is_behind(load(word), value))
-		return true;
-	n = __atomic_load_n(&w->n_earlier, __ATOMIC_ACQUIRE);
-	for (uint32_t i = 0; i < n; i++) /* a device's store, for which an earlier page is still registered */
-		raise_to(word, load(&w->earlier[i][at - 1]));
-	return !is_behind(load(word), value);
+	for (uint32_t i = 0; i < n; i++) { /* a device's store, for which an earlier page is still registered */
+		uint64_t earlier = load(&w->earlier[i][at - 1]);
+
+		raise_to(word, earlier);
+		has_come = has_come || !is_behind(earlier, value);
+	}
+	return has_come || !is_behind(load(word), value);
 }
 
 bool words_await(const struct words *w, uint32_t at, uint64_t value, int64_t ms)

@@ -10,6 +10,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -234,28 +235,39 @@ static void *look_until_stopped(void *unused)
 	return NULL;
 }
 
-/* Another thread looks at the words while sessions are replaced: each page that it may look at is mapped. */
+/* Another thread looks at the words while sessions are replaced: each page that it may look at is mapped. Each page is
+ * there once, since a look may take its time: none is cleared while an earlier look may still read it. */
 START_TEST(looks_meet_no_hole)
 {
+	struct cells pages[WORDS_EARLIER_MAX];
 	pthread_t thread;
+
+	for (uint32_t i = 0; i < WORDS_EARLIER_MAX; i++) {
+		pages[i] = cells[0];
+		pages[i].mem =
+			mmap(NULL, sizeof(*pages[i].mem), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+		ck_assert_ptr_ne(pages[i].mem, MAP_FAILED);
+	}
 
 	for (int round = 0; round < 30; round++) {
 		unsigned long seen = atomic_load(&looks);
 
-		open_words(&cells[0]);
+		open_words(&pages[0]);
 		store(5);
 		atomic_store(&stop, false);
 		ck_assert_int_eq(pthread_create(&thread, NULL, look_until_stopped, NULL), 0);
 		while (atomic_load(&looks) == seen)
 			;
 		for (uint32_t i = 1; i < WORDS_EARLIER_MAX; i++) { /* the next page has no value of its own */
-			__atomic_store_n(&cells[i % SESSIONS].mem->ready[2].value, 0, __ATOMIC_RELEASE);
-			words_follow(&words, &cells[i % SESSIONS]);
+			__atomic_store_n(&pages[i].mem->ready[2].value, 0, __ATOMIC_RELEASE);
+			words_follow(&words, &pages[i]);
 		}
 		atomic_store(&stop, true);
 		pthread_join(thread, NULL);
 		words_close(&words);
 	}
+	for (uint32_t i = 0; i < WORDS_EARLIER_MAX; i++)
+		munmap(pages[i].mem, sizeof(*pages[i].mem));
 }
 END_TEST
 
