@@ -13,13 +13,15 @@
 #   nodes [KILLS]      300 SIGKILLs of ranks, engines and gaccds of jobs on two to four nodes, and stopped engines (SEED=n draws them; 10,000
 #                      take hours); a death at every failpoint of a step on each of two nodes
 #   nodes-asan [KILLS], nodes-tsan [KILLS]  300 SIGKILLs as of nodes, of jobs on two nodes, under ASan+UBSan, under TSan
+#   large [TENSORS]    a job with a million tensors, declared in portions, and its checkpoint
 #   sim [RUNS]         200,000 simulated runs of the control code
 #   cluster [RUNS]     10,000 simulated runs of jobs on 1 to 16 nodes (SEED=n is the first)
 #   torture            every n-th failure of the journal's and the checkpoints' system calls and allocations, and of allocations in simulated jobs
 #   cuts [N]           1,000 power cuts of what the store writes, and the worst images after each call (SEED=n is the first)
 #   models             the protocol models with their large bounds
 #   mutants            all mutants
-#   asan, tsan         all system tests under ASan+UBSan, under TSan
+#   asan, tsan         all unit and system tests under ASan+UBSan, under TSan
+#   clang              all unit and system tests, built by clang without sanitizers
 #   fuzz [HOURS]       all fuzz targets, going on from what earlier runs found (1)
 #   bench              each benchmark runs and prints its rows, in its quick form, and the PyTorch example; figures are not judged
 #
@@ -93,15 +95,20 @@ nodes)
 	;;
 nodes-asan)
 	begin
-	build asan clang "-DGACC_SANITIZE=address,undefined" || { summary; exit 1; }
+	build asan clang "-DGACC_SANITIZE=address,undefined -DGACC_SAMPLE=" || { summary; exit 1; }
 	system asan 36000 "not alone" "${size:-300} kills on two nodes, ASan+UBSan" "env GACC_NODES=2 GACC_NODES_KILLS=${size:-300} GACC_SEED=${SEED:-0}" \
 		tests/system/test_nodes_kills.py || true
 	;;
 nodes-tsan)
 	begin
-	build tsan clang "-DGACC_SANITIZE=thread" || { summary; exit 1; }
+	build tsan clang "-DGACC_SANITIZE=thread -DGACC_SAMPLE=" || { summary; exit 1; }
 	system tsan 36000 "not alone" "${size:-300} kills on two nodes, TSan" "$(tsan_prefix) env GACC_NODES=2 GACC_NODES_KILLS=${size:-300} GACC_SEED=${SEED:-0}" \
 		tests/system/test_nodes_kills.py || true
+	;;
+large)
+	begin
+	on_gcc
+	system gcc 3600 "not alone" "${size:-1000000} tensors" "env GACC_TENSORS=${size:-1000000}" "tests/system/test_portions.py -k a_large_set" || true
 	;;
 sim)
 	begin
@@ -142,13 +149,21 @@ mutants)
 	;;
 asan)
 	begin
-	build asan clang "-DGACC_SANITIZE=address,undefined" || { summary; exit 1; }
+	build asan clang "-DGACC_SANITIZE=address,undefined -DGACC_SAMPLE=" || { summary; exit 1; }
+	unit asan 3600 || true
 	system asan 7200 'not campaign and not failpoints' "all system tests, ASan+UBSan" || true
 	;;
 tsan)
 	begin
-	build tsan clang "-DGACC_SANITIZE=thread" || { summary; exit 1; }
+	build tsan clang "-DGACC_SANITIZE=thread -DGACC_SAMPLE=" || { summary; exit 1; }
+	unit tsan 3600 "$(tsan_prefix)" || true
 	system tsan 7200 'not campaign and not failpoints' "all system tests, TSan" "$(tsan_prefix)" || true
+	;;
+clang)
+	begin
+	build clang clang "-DGACC_UNIT_TESTS=ON -DGACC_CUDA=ON" || { summary; exit 1; }
+	unit clang 1800 || true
+	system clang 3600 'not campaign and not failpoints' "all system tests, clang" || true
 	;;
 fuzz)
 	begin

@@ -7,7 +7,7 @@
 #   QUICK=1        gcc, unit tests and system tests only
 #   OFFLINE=1      do not install packages
 #   SLOW=n         multiply the stages' time limits (1)
-#   KILLS=n        SIGKILLs of the fault campaign (320)
+#   KILLS=n        SIGKILLs of the fault campaign (160)
 #   FUZZ=n         seconds of each fuzz target (20)
 #   MUTANTS=n      mutants that are tried (4)
 #   GACC_SAMPLE=x  draw the samples by x instead
@@ -30,47 +30,48 @@ if build gcc gcc ""; then
 	stage "structure and style" 600 lines "tests/structure.py build/test-gcc" || true
 	unit gcc 600 || true
 	system gcc 1200 'not campaign and not failpoints' "system tests" || true
-	# all ranks of these tests push and wait through mailboxes; above, only those of libgacc do
+	# all ranks of these tests push and wait through mailboxes; above, only those of libgacc do. Half of the files, drawn.
 	both="equivalence deals push_lr finite outcomes client_optimizer sessions leaving promises lost over look control checkpoint wait stopped kills"
 	[ "${QUICK:-0}" = 1 ] || system gcc 900 'not campaign and not failpoints and not alone' "pushes and steps through mailboxes" \
-		"env TEST_MAILBOX=1" "$(printf 'tests/system/test_%s.py ' $both)" || true
+		"env TEST_MAILBOX=1 GACC_SHARE=0/2" "$(printf 'tests/system/test_%s.py ' $both)" || true
 	[ "${QUICK:-0}" = 1 ] || system gcc 300 'not alone' "libgacc without mailboxes" "env GACC_MAILBOX=0" \
 		"tests/system/test_examples.py tests/system/test_events.py" || true
 	[ "${QUICK:-0}" = 1 ] || system gcc 1800 campaign "fault campaign and soak" \
-		"env GACC_KILLS=${KILLS:-320} GACC_CAMPAIGN_S=20 GACC_SOAK_S=45" || true
+		"env GACC_KILLS=${KILLS:-160} GACC_CAMPAIGN_S=20 GACC_SOAK_S=20" || true
 else
 	skip "gcc: tests" "the build failed"
 fi
 
 if [ "${QUICK:-0}" != 1 ]; then
-	# minutes that depend on no compiler, in one thread: the build with ASan, which is clang's, runs them, too
-	simulated="-E '^(sim|cuts_|torture_)'"
-	threadless="-E '^(sim|cuts_|torture_|math_)'" # nothing that TSan could see
-	short="env GACC_KILLS=30 GACC_CAMPAIGN_S=10 GACC_SOAK_S=15" # the campaigns in a build with sanitizers
+	short="GACC_KILLS=30 GACC_CAMPAIGN_S=10 GACC_SOAK_S=10" # the campaigns in a build with sanitizers
 
-	if build clang clang ""; then
-		unit clang 600 "" "$simulated" || true
+	# Warnings and machine code of clang; its unit tests run in the two builds that follow.
+	if build clang clang "-DGACC_UNIT_TESTS=OFF -DGACC_CUDA=OFF"; then
+		system clang 600 smoke "smoke tests" || true
 	else
 		skip "clang: tests" "the build failed"
 	fi
 
-	# without nvcc, too, all must be there
-	if build asan clang "-DGACC_SANITIZE=address,undefined -DGACC_CUDA=OFF"; then
-		unit asan 1200 || true
-		system asan 1800 'smoke or sanitize or campaign' "system tests and faults, ASan+UBSan" "$short" || true
+	# Each unit test and each file of system tests runs with one of the sanitizers, drawn by the commit's hash; tests/long.sh runs
+	# all with both.
+	drawn="-DGACC_SAMPLE=$GACC_SAMPLE" drawn_tests="-LE not-drawn"
+	# Without nvcc, too, all must be there.
+	if build asan clang "-DGACC_SANITIZE=address,undefined -DGACC_CUDA=OFF $drawn"; then
+		unit asan 1200 "" "$drawn_tests" || true
+		system asan 1800 'smoke or sanitize or campaign' "system tests and faults, ASan+UBSan" "env GACC_SHARE=0/2 $short" || true
 	else
 		skip "asan: tests" "the build failed"
 	fi
 
 	fixed=$(tsan_prefix)
-	if build tsan clang "-DGACC_SANITIZE=thread -DGACC_CUDA=OFF"; then
-		unit tsan 1200 "$fixed" "$threadless" || true
-		system tsan 1800 'smoke or sanitize or campaign' "system tests and faults, TSan" "$fixed $short" || true
+	if build tsan clang "-DGACC_SANITIZE=thread -DGACC_CUDA=OFF $drawn"; then
+		unit tsan 1200 "$fixed" "$drawn_tests" || true
+		system tsan 1800 'smoke or sanitize or campaign' "system tests and faults, TSan" "$fixed GACC_SHARE=1/2 $short" || true
 	else
 		skip "tsan: tests" "the build failed"
 	fi
 
-	if build failpoints gcc "-DGACC_FAILPOINTS=ON -DCMAKE_BUILD_TYPE=Release"; then # as users build it: -O3, without assert
+	if build failpoints gcc "-DGACC_FAILPOINTS=ON -DCMAKE_BUILD_TYPE=Release -DGACC_UNIT_TESTS=OFF -DGACC_CUDA=OFF"; then # as users build it: -O3, without assert
 		system failpoints 900 failpoints "every failpoint, every action" || true
 	else
 		skip "failpoints: tests" "the build failed"

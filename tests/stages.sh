@@ -83,7 +83,7 @@ unit() { # DIR LIMIT [PREFIX] [OPTIONS of ctest]
 			--output-junit \"\$JUNIT\" --test-output-size-passed 1000000 --test-output-size-failed 1000000"
 }
 
-# The system tests that MARKERS choose, JOBS files at a time; then, one after the other, those that need the machine for
+# The system tests that MARKERS choose, JOBS files at a time and one more, since many wait; then, one after the other, those that need the machine for
 # themselves (marker `alone`). WHERE: files or options of pytest, all files by default.
 system() { # DIR LIMIT MARKERS WHAT [PREFIX] [WHERE]
 	report=a
@@ -100,7 +100,7 @@ system() { # DIR LIMIT MARKERS WHAT [PREFIX] [WHERE]
 			rm -rf \"\$TMPDIR/p\"
 			[ \$rc = 0 ] || [ \$rc = 5 ] || failed=1 # 5: none is of this kind
 		}
-		run -n $JOBS --dist loadfile -m '($3) and not alone and not campaign'
+		run -n $((JOBS + 1)) --dist loadfile -m '($3) and not alone and not campaign'
 		run -m '($3) and (alone or campaign)'
 		exit \$failed"
 }

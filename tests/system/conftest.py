@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which build is tested: --build DIR, else $GACC_BUILD_DIR or $GACC_BUILD, else build/test-gcc."""
+"""Which build is tested: --build DIR, else $GACC_BUILD_DIR or $GACC_BUILD, else build/test-gcc. And which files are:
+all, or with $GACC_SHARE=k/n the k-th of n shares (from 0), drawn by $GACC_SAMPLE and the file's name."""
 import os
 import pathlib
 import sys
+import zlib
 
 import pytest
 
@@ -23,6 +25,20 @@ def pytest_configure(config):
     build = config.getoption("--build") or os.environ.get("GACC_BUILD_DIR") or os.environ.get("GACC_BUILD")
     build = pathlib.Path(build or ROOT / "build/test-gcc").resolve()
     os.environ["GACC_BUILD_DIR"] = str(build)  # test modules and trainers read it
+
+
+def pytest_collection_modifyitems(config, items):
+    k, n = map(int, os.environ.get("GACC_SHARE", "0/1").split("/"))
+    sample = os.environ.get("GACC_SAMPLE", "")
+
+    def is_drawn(item):
+        draw = zlib.crc32(f"{sample}/{item.path.name}".encode()) % n
+        return draw == k or item.get_closest_marker("smoke") or item.get_closest_marker("campaign")
+
+    others = [i for i in items if not is_drawn(i)]
+    if others:
+        config.hook.pytest_deselected(items=others)
+        items[:] = [i for i in items if is_drawn(i)]
 
 
 MISSING = ("needs the package", "(package ", "needs mlp", "no dpkg", "needs root", "only root", "no safetensors")

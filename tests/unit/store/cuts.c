@@ -4,6 +4,7 @@
 #include "script.h"
 #include "base/log.h"
 #include "support/power.h"
+#include "support/sample.h"
 #include "support/scratch.h"
 
 #include <errno.h>
@@ -295,14 +296,6 @@ static void try_random(struct campaign *k, int cuts)
 
 /* ---- the program ---- */
 
-static uint64_t seed_of(const char *text)
-{
-	uint64_t h = 0xcbf29ce484222325u; /* FNV-1a */
-	for (; *text; text++)
-		h = (h ^ (unsigned char)*text) * 0x100000001b3u;
-	return h % 1000000;
-}
-
 static int run(const struct cuts *c, int cuts, uint64_t seed, bool each)
 {
 	struct campaign k = { .c = c, .log = power_new(), .seed = seed };
@@ -323,8 +316,7 @@ static int run(const struct cuts *c, int cuts, uint64_t seed, bool each)
 /* In a child, so that its files are removed wherever script_fail ends it. */
 int cuts_main(int argc, char **argv, const struct cuts *c)
 {
-	const char *sample = getenv("GACC_SAMPLE");
-	uint64_t seed = seed_of(sample ? sample : "");
+	uint64_t seed = sample_seed();
 	int n = 25;
 	bool each = false;
 	optind = 1;

@@ -4,6 +4,7 @@
 #include "script.h"
 #include "base/log.h"
 #include "support/nth.h"
+#include "support/sample.h"
 #include "support/scratch.h"
 
 #include <stdio.h>
@@ -109,13 +110,13 @@ static bool once(const struct torture *t, enum nth_kind kind, unsigned n, struct
 	return !ran && !judged;
 }
 
-/* All n of a kind, or every `every`-th; how many runs failed. */
+/* All n of a kind, or every `every`-th, the first one drawn; how many runs failed. */
 static int sweep(const struct torture *t, enum nth_kind kind, unsigned every, struct torture_log *log)
 {
 	unsigned runs = 0, total;
 	int bad = !once(t, kind, 0, log);
 	total = log->calls;
-	for (unsigned n = 1; n <= total && bad < 20; n += every, runs++) {
+	for (unsigned n = 1 + (unsigned)sample_seed() % every; n <= total && bad < 20; n += every, runs++) {
 		bad += !once(t, kind, n, log);
 		/* Threads differ in what they meet: the run that was counted may have had some allocations more. */
 		if (!log->fired && log->n && (kind != NTH_ALLOC || n + total / 1000 < total))

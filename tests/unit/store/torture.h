@@ -37,7 +37,7 @@ struct torture {
 void torture_note(struct torture_log *, enum status);
 
 /* main: `PROGRAM [KIND [N]]` with KIND eio, enospc, short or alloc runs that alone. TORTURE_EVERY=k in the environment:
- * every k-th n. */
+ * every k-th n. GACC_SAMPLE draws the first one. */
 int torture_main(int argc, char **argv, const struct torture *, int every_io, int every_alloc);
 
 #endif

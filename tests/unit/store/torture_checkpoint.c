@@ -88,5 +88,5 @@ static void prepare(const char *root)
 int main(int argc, char **argv)
 {
 	static const struct torture t = { .name = "checkpoint", .prepare = prepare, .script = script, .judge = judge };
-	return torture_main(argc, argv, &t, 1, 3);
+	return torture_main(argc, argv, &t, 3, 7);
 }
