@@ -1,14 +1,14 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # All kinds of tests, from nothing, within an hour on two busy cores: installs packages (deploy/install-packages.sh), builds
-# with gcc and clang, plain and with sanitizers, runs everything at the size that fits, goes on after a failure, and closes with
+# with gcc, and with clang and its sanitizers, runs everything at the size that fits, goes on after a failure, and closes with
 # the line "N passed, N failed". tests/long.sh has what takes longer. What is only sampled here is drawn by the commit's hash.
 #   JOBS=n         parallel compilers and tests (all cores)
 #   QUICK=1        gcc, unit tests and system tests only
 #   OFFLINE=1      do not install packages
 #   SLOW=n         multiply the stages' time limits (1)
-#   KILLS=n        SIGKILLs of the fault campaign (160)
-#   FUZZ=n         seconds of each fuzz target (20)
+#   KILLS=n        SIGKILLs of the fault campaign (120)
+#   FUZZ=n         seconds of each fuzz target (10)
 #   MUTANTS=n      mutants that are tried (4)
 #   GACC_SAMPLE=x  draw the samples by x instead
 # Each stage's output is in build/test-logs.
@@ -30,35 +30,28 @@ if build gcc gcc ""; then
 	stage "structure and style" 600 lines "tests/structure.py build/test-gcc" || true
 	unit gcc 600 || true
 	system gcc 1200 'not campaign and not failpoints' "system tests" || true
-	# all ranks of these tests push and wait through mailboxes; above, only those of libgacc do. Half of the files, drawn.
+	# all ranks of these tests push and wait through mailboxes; above, only those of libgacc do. A third of the files, drawn.
 	both="equivalence deals push_lr finite outcomes client_optimizer sessions leaving promises lost over look control checkpoint wait stopped kills"
 	[ "${QUICK:-0}" = 1 ] || system gcc 900 'not campaign and not failpoints and not alone' "pushes and steps through mailboxes" \
-		"env TEST_MAILBOX=1 GACC_SHARE=0/2" "$(printf 'tests/system/test_%s.py ' $both)" || true
+		"env TEST_MAILBOX=1 GACC_SHARE=0/3" "$(printf 'tests/system/test_%s.py ' $both)" || true
 	[ "${QUICK:-0}" = 1 ] || system gcc 300 'not alone' "libgacc without mailboxes" "env GACC_MAILBOX=0" \
 		"tests/system/test_examples.py tests/system/test_events.py" || true
 	[ "${QUICK:-0}" = 1 ] || system gcc 1800 campaign "fault campaign and soak" \
-		"env GACC_KILLS=${KILLS:-160} GACC_CAMPAIGN_S=20 GACC_SOAK_S=20" || true
+		"env GACC_KILLS=${KILLS:-120} GACC_CAMPAIGN_S=15 GACC_SOAK_S=15" || true
 else
 	skip "gcc: tests" "the build failed"
 fi
 
 if [ "${QUICK:-0}" != 1 ]; then
-	short="GACC_KILLS=30 GACC_CAMPAIGN_S=10 GACC_SOAK_S=10" # the campaigns in a build with sanitizers
+	short="GACC_KILLS=20 GACC_CAMPAIGN_S=8 GACC_SOAK_S=8" # the campaigns in a build with sanitizers
 
-	# Warnings and machine code of clang; its unit tests run in the two builds that follow.
-	if build clang clang "-DGACC_UNIT_TESTS=OFF -DGACC_CUDA=OFF"; then
-		system clang 600 smoke "smoke tests" || true
-	else
-		skip "clang: tests" "the build failed"
-	fi
-
-	# Each unit test and each file of system tests runs with one of the sanitizers, drawn by the commit's hash; tests/long.sh runs
-	# all with both.
+	# A third of the unit tests and of the files of system tests runs with each sanitizer, drawn by the commit's hash; tests/long.sh
+	# runs all with both, and with clang alone.
 	drawn="-DGACC_SAMPLE=$GACC_SAMPLE" drawn_tests="-LE not-drawn"
 	# Without nvcc, too, all must be there.
 	if build asan clang "-DGACC_SANITIZE=address,undefined -DGACC_CUDA=OFF $drawn"; then
 		unit asan 1200 "" "$drawn_tests" || true
-		system asan 1800 'smoke or sanitize or campaign' "system tests and faults, ASan+UBSan" "env GACC_SHARE=0/2 $short" || true
+		system asan 1800 'smoke or sanitize or campaign' "system tests and faults, ASan+UBSan" "env GACC_SHARE=0/3 $short" || true
 	else
 		skip "asan: tests" "the build failed"
 	fi
@@ -66,7 +59,7 @@ if [ "${QUICK:-0}" != 1 ]; then
 	fixed=$(tsan_prefix)
 	if build tsan clang "-DGACC_SANITIZE=thread -DGACC_CUDA=OFF $drawn"; then
 		unit tsan 1200 "$fixed" "$drawn_tests" || true
-		system tsan 1800 'smoke or sanitize or campaign' "system tests and faults, TSan" "$fixed GACC_SHARE=1/2 $short" || true
+		system tsan 1800 'smoke or sanitize or campaign' "system tests and faults, TSan" "env GACC_SHARE=1/3 $short $fixed" || true
 	else
 		skip "tsan: tests" "the build failed"
 	fi
@@ -78,7 +71,7 @@ if [ "${QUICK:-0}" != 1 ]; then
 	fi
 
 	stage "protocol models (spin)" 900 lines 'sh tests/model/run.sh' || true
-	stage "fuzzing, briefly" 1800 lines "SECONDS_EACH=${FUZZ:-20} sh tests/fuzz/run.sh" || true
+	stage "fuzzing, briefly" 1800 lines "SECONDS_EACH=${FUZZ:-10} sh tests/fuzz/run.sh" || true
 	stage "mutants, a sample" 1200 lines "tests/mutants/run.py --sample ${MUTANTS:-4} --seed $GACC_SAMPLE" || true
 fi
 

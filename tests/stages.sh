@@ -95,7 +95,7 @@ system() { # DIR LIMIT MARKERS WHAT [PREFIX] [WHERE]
 		failed=0
 		run() {
 			rc=0
-			GACC_BUILD_DIR=$root/build/test-$1 PYTHONDONTWRITEBYTECODE=1 ${5:-} /usr/bin/python3 -m pytest -v -r$report -p no:cacheprovider \
+			GACC_BUILD_DIR=$root/build/test-$1 PYTHONDONTWRITEBYTECODE=1 ${5:-} /usr/bin/python3 -m pytest -v -r$report --durations=25 -p no:cacheprovider \
 				--basetemp=\"\$TMPDIR/p\" \"\$@\" ${6:-tests/system} || rc=\$?
 			rm -rf \"\$TMPDIR/p\"
 			[ \$rc = 0 ] || [ \$rc = 5 ] || failed=1 # 5: none is of this kind

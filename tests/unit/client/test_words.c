@@ -8,6 +8,7 @@
 #include "support/suite.h"
 
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -221,6 +222,58 @@ START_TEST(nothing_is_lost_while_a_session_is_replaced)
 }
 END_TEST
 
+/* More mailboxes than the engine's rig has: each with words of its own and the bell of the first. */
+static struct cells pages[WORDS_EARLIER_MAX];
+
+static void make_pages(void)
+{
+	for (uint32_t i = 0; i < WORDS_EARLIER_MAX; i++) {
+		pages[i] = cells[0];
+		pages[i].mem =
+			mmap(NULL, sizeof(*pages[i].mem), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+		ck_assert_ptr_ne(pages[i].mem, MAP_FAILED);
+	}
+}
+
+static void free_pages(void)
+{
+	for (uint32_t i = 0; i < WORDS_EARLIER_MAX; i++)
+		munmap(pages[i].mem, sizeof(*pages[i].mem));
+}
+
+#define PAGE ((size_t)4096)
+
+static volatile sig_atomic_t exchanged;
+
+/* A look has come to the page before the last: another thread exchanges the words' page at this moment and has not
+ * carried anything over yet. */
+static void exchange_in_mid_look(int signal)
+{
+	(void)signal;
+	mremap(pages[3].mem->ready, 0, PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, words.at);
+	mprotect(words.earlier[2], PAGE, PROT_READ | PROT_WRITE);
+	exchanged = 1;
+}
+
+START_TEST(a_look_may_last_over_an_exchange)
+{
+	struct sigaction before, at_fault = { .sa_handler = exchange_in_mid_look };
+
+	make_pages();
+	open_words(&pages[0]);
+	words_follow(&words, &pages[1]);
+	words_follow(&words, &pages[2]);
+	ck_assert_uint_eq(words.n_earlier, 3); /* what was there before the first, the first, the second */
+	pages[0].mem->ready[2].value = 5;
+	ck_assert_int_eq(mprotect(words.earlier[2], PAGE, PROT_NONE), 0);
+	ck_assert_int_eq(sigaction(SIGSEGV, &at_fault, &before), 0);
+	ck_assert(words_reached(&words, 3, 5));
+	sigaction(SIGSEGV, &before, NULL);
+	ck_assert(exchanged);
+	free_pages();
+}
+END_TEST
+
 static atomic_bool stop;
 static atomic_ulong looks;
 
@@ -239,16 +292,9 @@ static void *look_until_stopped(void *unused)
  * there once, since a look may take its time: none is cleared while an earlier look may still read it. */
 START_TEST(looks_meet_no_hole)
 {
-	struct cells pages[WORDS_EARLIER_MAX];
 	pthread_t thread;
 
-	for (uint32_t i = 0; i < WORDS_EARLIER_MAX; i++) {
-		pages[i] = cells[0];
-		pages[i].mem =
-			mmap(NULL, sizeof(*pages[i].mem), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-		ck_assert_ptr_ne(pages[i].mem, MAP_FAILED);
-	}
-
+	make_pages();
 	for (int round = 0; round < 30; round++) {
 		unsigned long seen = atomic_load(&looks);
 
@@ -266,8 +312,7 @@ START_TEST(looks_meet_no_hole)
 		pthread_join(thread, NULL);
 		words_close(&words);
 	}
-	for (uint32_t i = 0; i < WORDS_EARLIER_MAX; i++)
-		munmap(pages[i].mem, sizeof(*pages[i].mem));
+	free_pages();
 }
 END_TEST
 
@@ -286,6 +331,7 @@ int main(void)
 	tcase_add_test(tc, waiting_has_an_end);
 	tcase_add_test(tc, nothing_is_lost_while_a_session_is_replaced);
 	tcase_add_test(tc, looks_meet_no_hole);
+	tcase_add_test(tc, a_look_may_last_over_an_exchange);
 	suite_add_tcase(suite, tc);
 	return suite_run(suite);
 }
