@@ -3,8 +3,9 @@
  * its broadcast.
  *
  * GACC_KILL_FILE names a file. While it is not there, nothing happens. When it holds "before N\n" or "after N\n", the
- * N-th sync (fsync or fdatasync) of a file whose path has "journal.sqlite" in it is the process's last act; the file is
- * removed first, so that the next life is spared. One thread of gaccd writes the journal, hence no lock. */
+ * N-th sync (fsync or fdatasync) of the journal's write-ahead log is the process's last act; the file is removed first,
+ * so that the next life is spared. Syncs of the journal's anchor do not count: they come whenever the journal has been
+ * idle. One thread of gaccd writes the journal, hence no lock. */
 #include <dlfcn.h>
 #include <signal.h>
 #include <stdio.h>
@@ -15,7 +16,7 @@
 int fsync(int fd);
 int fdatasync(int fd);
 
-static int is_journal(int fd)
+static int is_log(int fd)
 {
 	char link[64], path[4096];
 	snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
@@ -23,7 +24,7 @@ static int is_journal(int fd)
 	if (n < 0)
 		return 0;
 	path[n] = '\0';
-	return strstr(path, "journal.sqlite") != NULL;
+	return strstr(path, "journal.sqlite-wal") != NULL;
 }
 
 /* Counts this sync; what is to happen with it: "before", "after" or "" in `when`. */
@@ -56,7 +57,7 @@ static int sync_or_die(const char *function, int fd)
 		int (*call)(int);
 	} real = { dlsym(RTLD_NEXT, function) };
 	char when[8] = "";
-	if (is_journal(fd))
+	if (is_log(fd))
 		take_turn(when);
 	if (strcmp(when, "before") == 0)
 		raise(SIGKILL);

@@ -48,6 +48,17 @@ static int count_held(void)
 	return count_entries("/proc/self/fd") + count_entries("/proc/self/task");
 }
 
+/* What has come to `held` and stays: the kernel lists a thread for a moment after it has been joined. */
+static int count_left_over(int held)
+{
+	int left_over = count_held() - held;
+	for (int i = 0; i < 1000 && left_over > 0; i++) {
+		wait_a_ms();
+		left_over = count_held() - held;
+	}
+	return left_over;
+}
+
 static struct crew *aborting;
 static struct coll *to_abort;
 
@@ -125,7 +136,7 @@ void crew_start(struct crew *c, crew_fn *fn)
 			pthread_join(first, NULL);
 		int held = count_held();
 		work(c, h, s, fn);
-		h->left_over = count_held() - held;
+		h->left_over = count_left_over(held);
 		h->ended = true;
 		_exit(0);
 	}
