@@ -301,9 +301,11 @@ def test_gaccd_killed_at_random_moments(supervised):
 def test_gaccd_killed_around_the_sync_of_a_commit(when, work):
     """The commit is decided by what is in the journal: after the sync it is the old life's, before it the new life's. (What SQLite
     wrote and did not sync is in the page cache, which survives a SIGKILL: before the sync, either may be found.)"""
-    with Daemon(supervise=True, start=False) as d:
+    with Daemon(supervise=True, start=False, conf={"limits.journal_reserve": "1MiB"}) as d:
         kill_file, kills = d.dir / "kill", 0
         d.start(env={"LD_PRELOAD": str(build_dir() / "lib/kill_after_sync.so"), "GACC_KILL_FILE": str(kill_file)})
+        # from now on gaccd writes no more of the reserve, each piece of which is a commit
+        wait_until("the journal's reserve", lambda: d.client.node.GetNode().state_disk.journal_reserve == 1 << 20)
 
         def push(trainer, params, micro):
             nonlocal kills
