@@ -181,6 +181,11 @@ void coll_poll(struct coll *c, struct coll_state *out)
 	c->ops->poll(c, out);
 }
 
+void coll_at_work(struct coll *c)
+{
+	c->ops->at_work(c);
+}
+
 void coll_abort(struct coll *c)
 {
 	c->ops->fail(c, ST_CANCELLED, "aborted here");

@@ -21,7 +21,8 @@
  * - Memory: the memory of an operation is the caller's again when the call returns, also after a failure: nobody reads
  *   or writes it any more. After a failure the content of what was to be received is undefined; `in` is unchanged.
  * - Lives: a second life of a part is refused at once, by the board (board.h), by open and by join.
- * - Stalls: a member that gets nothing from those it waits for during stall_ns gives up, and names them.
+ * - Stalls: a member that gets nothing from those it waits for during stall_ns gives up, and names them. A word that
+ *   they are at work (coll_at_work) counts as something, as long as it comes again in that time.
  * - Operations do not synchronise, except barrier: one may return at one member before another member has begun it.
  *
  * Threads. Each member (struct coll) has one communication thread. Members need no lock of the caller.
@@ -29,7 +30,7 @@
  *   coll_open                            any thread
  *   coll_join, _exchange, _gather,       the communication thread: one call at a time; they block, and call the
  *   _sum_small, _broadcast, _barrier     callbacks on this thread
- *   coll_poll, coll_abort                any thread, also in a callback and while another call blocks; not once
+ *   coll_poll, coll_abort, coll_at_work  any thread, also in a callback and while another call blocks; not once
  *                                        coll_leave has been called
  *   coll_leave                           the communication thread, or another after it has ended
  *   coll_blob, coll_is_ordered           any thread; what they return never changes
@@ -84,7 +85,8 @@ enum coll_phase { COLL_OPENED, COLL_JOINING, COLL_READY, COLL_BROKEN };
 struct coll_state {
 	enum coll_phase phase;
 	uint32_t connected; /* other members that have joined */
-	uint64_t pieces;    /* received or produced by this member, of all operations: grows while there is progress */
+	uint64_t pieces;    /* received or produced by this member, of all operations, and calls of coll_at_work:
+			     * grows while there is progress */
 	struct coll_failure failure;
 };
 
@@ -203,6 +205,11 @@ enum status coll_barrier(struct coll *); /* returns ST_OK only after all have ca
 
 /* Never blocks. Any thread. */
 void coll_poll(struct coll *, struct coll_state *out);
+/* This member has got on with something that the others wait for, outside of an operation or in a callback. They hear
+ * of it, at most some times in stall_ns. To be called for steps that are done, not by a clock: a member that is stuck
+ * must stall. No effect before coll_join has returned, or on a communicator that is broken. Never blocks. Any thread.
+ */
+void coll_at_work(struct coll *);
 /* Ends this member's calls, which return ST_CANCELLED, and breaks the communicator for all. Returns at once; the calls
  * come back within COLL_ABORT_NS (coll_local: after the copy or the callback that runs). Has no effect on a
  * communicator that is broken already. Any thread. */
@@ -225,6 +232,7 @@ struct coll_ops {
 	enum status (*broadcast)(struct coll *, void *buffer, size_t n, uint32_t root);
 	enum status (*barrier)(struct coll *);
 	void (*poll)(struct coll *, struct coll_state *out);
+	void (*at_work)(struct coll *);
 	/* Breaks the communicator because of this member, for this reason; returns the status of its first failure. */
 	enum status (*fail)(struct coll *, enum status, const char *text);
 	void (*leave)(struct coll *);

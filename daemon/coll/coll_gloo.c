@@ -77,6 +77,7 @@ static void free_member(struct gloo_member *m)
 	}
 	shim_buffer_free(m->last_words);
 	shim_buffer_free(m->waiting_words);
+	shim_buffer_free(m->working_words);
 	gloo_small_free(m);
 	if (m->context)
 		shim_context_free(m->context);
@@ -174,6 +175,17 @@ static void gloo_poll(struct coll *base, struct coll_state *out)
 	pthread_mutex_unlock(&m->mutex);
 }
 
+static void gloo_at_work(struct coll *base)
+{
+	struct gloo_member *m = (struct gloo_member *)base;
+	pthread_mutex_lock(&m->mutex);
+	if (m->phase == COLL_READY) {
+		m->pieces++;
+		m->worked++;
+	}
+	pthread_mutex_unlock(&m->mutex);
+}
+
 static enum status gloo_fail(struct coll *base, enum status st, const char *text)
 {
 	return gloo_break((struct gloo_member *)base, st == ST_CANCELLED ? GLOO_ABORTED : GLOO_FAILED, st, 0, text);
@@ -212,6 +224,7 @@ static const struct coll_ops ops = {
 	.broadcast = gloo_broadcast,
 	.barrier = gloo_barrier,
 	.poll = gloo_poll,
+	.at_work = gloo_at_work,
 	.fail = gloo_fail,
 	.leave = gloo_leave,
 };

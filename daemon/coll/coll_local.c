@@ -236,6 +236,17 @@ static void local_poll(struct coll *base, struct coll_state *out)
 	pthread_mutex_unlock(&m->comm->mutex);
 }
 
+static void local_at_work(struct coll *base)
+{
+	struct local_member *m = (struct local_member *)base;
+	pthread_mutex_lock(&m->comm->mutex);
+	if (!m->comm->broken && m->phase == COLL_READY) {
+		m->pieces++;
+		local_changed(m);
+	}
+	pthread_mutex_unlock(&m->comm->mutex);
+}
+
 static enum status break_from_outside(struct coll *base, enum local_end end, enum status st, const char *text)
 {
 	struct local_member *m = (struct local_member *)base;
@@ -277,6 +288,7 @@ static const struct coll_ops ops = {
 	.broadcast = local_broadcast,
 	.barrier = local_barrier,
 	.poll = local_poll,
+	.at_work = local_at_work,
 	.fail = local_fail,
 	.leave = local_leave,
 };

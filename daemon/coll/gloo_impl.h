@@ -44,10 +44,12 @@ struct gloo_last_word {
 };
 enum gloo_end { GLOO_DIED, GLOO_LEFT, GLOO_ABORTED, GLOO_FAILED };
 
-/* Told when half of the time has passed after which this member gives up: who waits for it then blames the others. */
+/* Why nothing comes from this member. It waits itself: told when half of the time has passed after which it gives up,
+ * and then again and again; who waits for it blames the others. Or it is at work (coll_at_work). A member of an older
+ * build takes that for a wait for nobody, and gives up as before. */
 struct gloo_waiting {
-	uint64_t parts; /* bit s: something is to come from, or to be taken by, part s */
-	uint64_t times; /* that it has been told; comes last */
+	uint64_t parts; /* bit s: something is to come from, or to be taken by, part s; 0: it is at work */
+	uint64_t times; /* that it has told anything; comes last */
 };
 
 /* The first message of an operation. What must be equal at all comes first, without padding. */
@@ -90,6 +92,7 @@ struct gloo_peer {
 	bool gone;		/* the connection has ended */
 	bool told;		/* if gone: last_in tells why */
 	int64_t waits_since_ns; /* when it told that it waits; 0: never */
+	int64_t worked_ns;	/* when it told that it is at work; 0: never */
 	uint64_t waits_for;
 	/* the watch */
 	uint64_t heard; /* times that it has told */
@@ -135,16 +138,19 @@ struct gloo_member {
 	struct gloo_last_word last_out; /* not written any more once the watch sends it */
 	struct shim_buffer *waits_for;	/* of the communication thread; NULL: it does not wait */
 	uint64_t waits_for_parts;
-	int64_t wait_until_ns;
-	bool stalled, stopping;
+	int64_t wait_since_ns, wait_until_ns;
+	uint64_t stalled_by; /* the wait is too long: parts; 0: it is not */
+	bool stopping;
+	uint64_t worked;	   /* calls of coll_at_work */
 	uint64_t begun, completed; /* operations */
 	/* the watch */
 	pthread_t watch;
 	bool watched;
 	int wakes_watch; /* eventfd */
-	struct shim_buffer *last_words, *waiting_words;
-	struct gloo_waiting waiting_out;
-	int64_t told_until_ns; /* the wait_until_ns of the wait that was told last */
+	struct shim_buffer *last_words, *waiting_words, *working_words;
+	struct gloo_waiting waiting_out, working_out;
+	uint64_t n_told, worked_told;		  /* of both together; what `worked` was then */
+	int64_t waiting_told_ns, working_told_ns; /* 0: never */
 	/* the communication thread */
 	unsigned char *scratch;
 	size_t n_scratch;

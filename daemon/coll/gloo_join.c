@@ -83,7 +83,8 @@ static bool make_buffers(struct gloo_member *m)
 	}
 	m->last_words = shim_buffer_new(m->context, &m->last_out, sizeof(m->last_out));
 	m->waiting_words = shim_buffer_new(m->context, &m->waiting_out, sizeof(m->waiting_out));
-	return made && m->last_words && m->waiting_words && gloo_small_make(m);
+	m->working_words = shim_buffer_new(m->context, &m->working_out, sizeof(m->working_out));
+	return made && m->last_words && m->waiting_words && m->working_words && gloo_small_make(m);
 }
 
 /* ---- one connection; on its thread ---- */

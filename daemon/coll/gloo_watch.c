@@ -148,11 +148,29 @@ static uint64_t find_silent(const struct gloo_member *m, uint64_t parts)
 	return silent ? silent : parts;
 }
 
+/* Which of these parts are not at work: they have not said so during stall_ns. *until: when the first of the others
+ * will have said nothing for so long. Under the mutex. */
+static uint64_t find_idle(const struct gloo_member *m, uint64_t parts, int64_t now, int64_t *until)
+{
+	uint64_t idle = 0;
+	*until = INT64_MAX;
+	for (uint32_t s = 0; s < m->base.n_parts; s++) {
+		int64_t end = m->peer[s].worked_ns ? m->peer[s].worked_ns + m->stall_ns : 0;
+		if (!(parts >> s & 1))
+			continue;
+		if (end <= now)
+			idle |= gloo_bit(s);
+		else if (end < *until)
+			*until = end;
+	}
+	return idle;
+}
+
 static enum status give_up(struct gloo_member *m)
 {
 	char text[SHIM_TEXT];
 	pthread_mutex_lock(&m->mutex);
-	uint64_t suspects = find_silent(m, m->waits_for_parts);
+	uint64_t suspects = m->stalled_by;
 	pthread_mutex_unlock(&m->mutex);
 	int n = snprintf(text, sizeof(text), "waited %" PRId64 " ms for part", m->stall_ns / 1000000);
 	for (uint32_t s = 0; s < m->base.n_parts && n < (int)sizeof(text); s++)
@@ -168,8 +186,9 @@ enum status gloo_wait(struct gloo_member *m, uint32_t s, struct shim_buffer *b, 
 		enum status st = m->failure.status;
 		m->waits_for = st == ST_OK ? b : NULL;
 		m->waits_for_parts = gloo_bit(s);
-		m->wait_until_ns = now_ns() + m->stall_ns;
-		m->stalled = false;
+		m->wait_since_ns = now_ns();
+		m->wait_until_ns = m->wait_since_ns + m->stall_ns;
+		m->stalled_by = 0;
 		pthread_mutex_unlock(&m->mutex);
 		if (st != ST_OK)
 			return st;
@@ -177,7 +196,7 @@ enum status gloo_wait(struct gloo_member *m, uint32_t s, struct shim_buffer *b, 
 		pthread_mutex_lock(&m->mutex);
 		st = m->failure.status;
 		m->waits_for = NULL;
-		bool stalled = m->stalled;
+		bool stalled = m->stalled_by;
 		pthread_mutex_unlock(&m->mutex);
 		if (st != ST_OK || r == SHIM_DONE)
 			return st;
@@ -205,42 +224,79 @@ static void end_connections(struct gloo_member *m)
 	shim_context_break(m->context);
 }
 
-/* Whether the watch goes on: neither broken nor left. Wakes a wait that is too long. */
+/* What the others are to hear, at most each quarter of the time after which they give up. Under the mutex. */
+static bool is_to_tell_wait(const struct gloo_member *m, int64_t now)
+{
+	return m->waits_for && now - m->wait_since_ns > m->stall_ns / 2 && now - m->waiting_told_ns > m->stall_ns / 4;
+}
+
+static bool is_to_tell_work(const struct gloo_member *m, int64_t now)
+{
+	return m->phase == COLL_READY && m->worked != m->worked_told && now - m->working_told_ns > m->stall_ns / 4;
+}
+
+static void tell_all(struct gloo_member *m, struct shim_buffer *words)
+{
+	for (uint32_t s = 0; s < m->base.n_parts; s++)
+		if (s != m->base.part && !m->peer[s].gone)
+			shim_send(words, s, GLOO_SLOT_WAITING, 0, sizeof(struct gloo_waiting));
+}
+
+/* Ends a wait that is too long: those that hold it up are silent, and not at work. Under the mutex. */
+static void judge_wait(struct gloo_member *m, int64_t now)
+{
+	if (now < m->wait_until_ns)
+		return;
+	m->stalled_by = find_idle(m, find_silent(m, m->waits_for_parts), now, &m->wait_until_ns);
+	if (!m->stalled_by)
+		return;
+	m->wait_until_ns = INT64_MAX;
+	shim_wake(m->waits_for);
+}
+
+/* Whether the watch goes on: neither broken nor left. */
 static bool look(struct gloo_member *m, bool *broken)
 {
-	bool tell = false;
+	bool waits = false, works = false;
+	int64_t now = now_ns();
 	pthread_mutex_lock(&m->mutex);
 	*broken = m->failure.status != ST_OK;
 	bool goes_on = !*broken && !m->stopping;
-	if (goes_on && m->waits_for) {
-		int64_t left_ns = m->wait_until_ns - now_ns();
-		tell = left_ns < m->stall_ns / 2 && m->told_until_ns != m->wait_until_ns;
-		if (tell) {
-			m->told_until_ns = m->wait_until_ns;
-			m->waiting_out = (struct gloo_waiting){ m->waits_for_parts, m->waiting_out.times + 1 };
-		}
-		if (left_ns <= 0) {
-			m->stalled = true;
-			m->wait_until_ns = INT64_MAX;
-			shim_wake(m->waits_for);
-		}
+	if (goes_on && is_to_tell_wait(m, now)) {
+		waits = true;
+		m->waiting_told_ns = now;
+		m->waiting_out = (struct gloo_waiting){ m->waits_for_parts, ++m->n_told };
 	}
+	if (goes_on && is_to_tell_work(m, now)) {
+		works = true;
+		m->working_told_ns = now;
+		m->worked_told = m->worked;
+		m->working_out = (struct gloo_waiting){ 0, ++m->n_told };
+	}
+	if (goes_on && m->waits_for)
+		judge_wait(m, now);
 	pthread_mutex_unlock(&m->mutex);
-	for (uint32_t s = 0; s < m->base.n_parts && tell; s++)
-		if (s != m->base.part && !m->peer[s].gone)
-			shim_send(m->waiting_words, s, GLOO_SLOT_WAITING, 0, sizeof(m->waiting_out));
+	if (waits)
+		tell_all(m, m->waiting_words);
+	if (works)
+		tell_all(m, m->working_words);
 	return goes_on;
 }
 
-/* Hears who waits. What is received is looked at first: a wait for what has not come would end all connections. */
+/* Hears who waits, and who is at work. What is received is looked at first: a wait for what has not come would end all
+ * connections. */
 static void listen_to(struct gloo_member *m, struct gloo_peer *p)
 {
 	if (p->gone || __atomic_load_n(&p->waiting_in.times, __ATOMIC_ACQUIRE) == p->heard ||
 	    !shim_received(p->waiting, WORD_MS)) /* half a word: its sender may have died in it */
 		return;
 	pthread_mutex_lock(&m->mutex);
-	p->waits_since_ns = now_ns();
-	p->waits_for = p->waiting_in.parts;
+	if (p->waiting_in.parts) {
+		p->waits_since_ns = now_ns();
+		p->waits_for = p->waiting_in.parts;
+	} else {
+		p->worked_ns = now_ns();
+	}
 	pthread_mutex_unlock(&m->mutex);
 	p->heard = p->waiting_in.times;
 	shim_recv(p->waiting, p->part, GLOO_SLOT_WAITING, 0, sizeof(p->waiting_in));

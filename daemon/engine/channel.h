@@ -50,7 +50,7 @@ enum engine_op {
 	   all have, half P[1-x] is free again */
 	ENGINE_ACK_STEP,
 	ENGINE_STOP, /* leave cleanly */
-	ENGINE_PING, /* answered when its turn comes: the engine lives and moves */
+	ENGINE_PING, /* answered when its turn comes: the engine lives and moves; unasked twice a second in long work */
 	/* inside_window; behind the struct, the path of a directory to make. The files hold the state as the command
 	   found it: parameters and optimizer state, and inside_window the sum and who is in it. Answered when they are
 	   on the disk, or not going to be; one at a time */
@@ -92,7 +92,7 @@ enum progress_kind {
 	PROGRESS_VOID = 2,     /* rank, micro, nonfinite_count: a push was refused as void */
 	PROGRESS_NONFINITE = 3, /* the same: one was counted, and has non-finite elements */
 	/* comm, news, connected, pieces: of its communicator, in any window; status, suspects and text if it is LOST.
-	   At most two MOVES a second */
+	   At most two MOVES a second, also while the engine's main thread is in an update */
 	PROGRESS_COMM = 4
 };
 
@@ -100,7 +100,7 @@ enum progress_kind {
 enum comm_news {
 	COMM_JOINED = 1, /* all parts are connected: operations may come */
 	COMM_LOST = 2,	 /* they could not be connected */
-	COMM_MOVES = 3	 /* a call gets on, by `connected` or `pieces` */
+	COMM_MOVES = 3	 /* it gets on, by `connected` or `pieces` */
 };
 
 /* Of an ADD. Numbers are those of gacc.v1.PushResult. */

@@ -48,6 +48,7 @@ struct comm {
 	int64_t old_seen_ns; /* when it was last looked at, or its abort or its leaving began */
 	int64_t old_for_ns;  /* that this has taken, while the main thread looked */
 	int64_t looked_ns;   /* since when nothing has been said about the call that runs */
+	bool has_worked;     /* since then; comm_at_work */
 	uint64_t said_pieces;
 	uint32_t said_connected;
 };
@@ -342,6 +343,19 @@ static bool is_calling(const struct comm *c)
 	return c->state == COMM_JOINING || c->state == COMM_BUSY;
 }
 
+static bool has_joined(const struct comm *c)
+{
+	return c->state == COMM_READY || c->state == COMM_BUSY;
+}
+
+void comm_at_work(struct comm *c)
+{
+	if (!c || !has_joined(c))
+		return;
+	coll_at_work(c->member->coll);
+	c->has_worked = true;
+}
+
 int comm_patience_ms(const struct comm *c)
 {
 	return c && (c->old || is_calling(c)) ? LOOK_MS : -1;
@@ -364,12 +378,13 @@ enum comm_look comm_look(struct comm *c, int64_t now, struct comm_event *out)
 {
 	if (c && hangs(c, now))
 		return COMM_LOOK_HANGS;
-	if (!c || !is_calling(c) || now - c->looked_ns < LOOK_NS)
+	if (!c || !(is_calling(c) || (has_joined(c) && c->has_worked)) || now - c->looked_ns < LOOK_NS)
 		return COMM_LOOK_QUIET;
 	describe(c, out, ST_OK);
 	if (out->pieces == c->said_pieces && out->connected == c->said_connected)
 		return COMM_LOOK_QUIET;
 	c->looked_ns = now;
+	c->has_worked = false;
 	c->said_pieces = out->pieces;
 	c->said_connected = out->connected;
 	return COMM_LOOK_MOVES;

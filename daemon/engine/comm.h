@@ -98,10 +98,13 @@ int comm_fd(const struct comm *); /* readable: comm_next may have something */
 bool comm_next(struct comm *, struct comm_event *out);
 /* When comm_look wants to be called next, in ms from now; -1: not before something else happens. NULL: -1. */
 int comm_patience_ms(const struct comm *);
-/* now: CLOCK_MONOTONIC, no earlier than before. COMM_LOOK_MOVES: the member's call has got on, of which *out says how
- * far (kind and status mean nothing); at most twice a second. COMM_LOOK_HANGS: a call of the old one has not come back
- * in COLL_ABORT_NS: this process is to end. Of the time between two looks one second counts at most, since a caller
- * that was busy or stopped has not seen what came back. NULL: COMM_LOOK_QUIET. */
+/* The caller has got on with what other parts may wait for: they are told (coll_at_work), and comm_look finds that the
+ * member moves. Nothing without a member that has joined; NULL is fine. */
+void comm_at_work(struct comm *);
+/* now: CLOCK_MONOTONIC, no earlier than before. COMM_LOOK_MOVES: the member has got on, of which *out says how far
+ * (kind and status mean nothing); at most twice a second. COMM_LOOK_HANGS: a call of the old one has not come back in
+ * COLL_ABORT_NS: this process is to end. Of the time between two looks one second counts at most, since a caller that
+ * was busy or stopped has not seen what came back. NULL: COMM_LOOK_QUIET. */
 enum comm_look comm_look(struct comm *, int64_t now, struct comm_event *out);
 
 #endif

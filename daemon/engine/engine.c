@@ -112,6 +112,8 @@ static enum status build(struct engine *e, const struct engine_command *c, char 
 	if (!st)
 		st = workers_new(&e->workers, p->threads);
 	if (!st)
+		workers_set_heartbeat(e->workers, joining_at_work, e);
+	if (!st)
 		st = arith_host_open(&e->arith, &e->mem, c->kernels, e->workers);
 	if (!st)
 		st = snapshot_new(&e->snapshot, &e->mem, e->arith, e->workers, segment_memory_available);
@@ -345,6 +347,8 @@ static void turn(struct engine *e, struct packet *packet)
 	struct epoll_event ev[EVENTS];
 	bool commands = false, joined = false;
 	int n = epoll_wait(e->epoll, ev, EVENTS, patience(e));
+	if (e->workers)
+		workers_begin_turn(e->workers);
 	for (int i = 0; i < n; i++) {
 		if (ev[i].data.u64 == WATCH_SNAPSHOT)
 			saving_end(e);

@@ -12,9 +12,8 @@
  *   ENDED      front_end                             ENDED     other digests, of the same values
  *
  * It is made in MOVES. Who begins an update always ends it, whatever becomes of the communicator: so waits are as long
- * as an update, and nothing cancels them. The other parts take a wait of more than coll.stall for a stall
- * (docs/operations.md, "coll.stall and slow updates"). An update of an earlier window has no one who waits: the next
- * one begins when all parts have its shares.
+ * as an update, and nothing cancels them; the other parts hear meanwhile that it gets on (joining_at_work). An update
+ * of an earlier window has no one who waits: the next one begins when all parts have its shares.
  *
  * What was stored before front_reach and front_end is visible to who has waited for it. front_reach and front_wait are
  * in one order for all threads (sequentially consistent), so that no wake-up is lost. begin, end: the main thread.

@@ -15,6 +15,8 @@
 #include <sys/random.h>
 #include <unistd.h>
 
+#define SAY_NS (500 * INT64_C(1000000))
+
 /* The sizes are equal; what comes over the channel may lack its end. */
 static void copy_text(char *to, size_t n, const char *from)
 {
@@ -172,6 +174,21 @@ static void look(struct engine *e)
 		log_error("a call of a communicator hangs: the engine ends, its successor goes on");
 		_exit(ENGINE_EXIT_HANGS);
 	}
+}
+
+void joining_at_work(void *arg)
+{
+	struct engine *e = arg;
+	int64_t now = clock_ns(CLOCK_MONOTONIC);
+	if (!e->running)
+		return;
+	if (plan_is_sharded(e->mem.plan) && e->state.r.phase == WINDOW_APPLYING)
+		comm_at_work(e->comm);
+	look(e);
+	if (now - e->said_ns < SAY_NS)
+		return;
+	e->said_ns = now;
+	engine_reply(e, &(struct engine_command){ .op = ENGINE_PING }, ST_OK, NULL);
 }
 
 void joining_go_on(struct engine *e, bool is_due)

@@ -90,6 +90,7 @@ struct engine {
 	struct arith_norm sum_norm; /* as sum_task */
 	struct fill fill;
 	struct apply apply; /* sharded: */
+	int64_t said_ns;    /* when gaccd was told last that this engine is at work */
 	bool running;	    /* HELLO was sent */
 	bool ended;
 	int exit_code;
@@ -175,6 +176,10 @@ void joining_address(struct engine *, const struct engine_command *, const unsig
 void joining_abort(struct engine *, const struct engine_command *);
 /* What has become of the communicator's calls; is_due: comm_fd is readable. */
 void joining_go_on(struct engine *, bool is_due);
+/* The heartbeat of long work on the main thread (workers.h): gaccd hears that this engine lives, and in the update of a
+ * sharded job the other parts and the coordinator hear it, too. No other work is what other parts wait for: a call that
+ * hangs must not be hidden by it. arg: the engine. */
+void joining_at_work(void *arg);
 /* Leaves. Before the memory goes: if a call hangs that may use it, the process ends here. */
 void joining_fini(struct engine *);
 

@@ -244,8 +244,10 @@ static uint64_t pending_bytes(const struct area *a, uint32_t first)
 static void wait_for_writer(struct snapshot *s, const struct area *a)
 {
 	pthread_mutex_lock(&s->lock);
-	while (!atomic_load(&s->finished) && pending_bytes(a, 0))
+	while (!atomic_load(&s->finished) && pending_bytes(a, 0)) {
 		pthread_cond_wait(&s->moved, &s->lock);
+		workers_note_step(s->workers, 0);
+	}
 	pthread_mutex_unlock(&s->lock);
 }
 

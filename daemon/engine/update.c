@@ -332,6 +332,7 @@ static void run_share(void *arg, uint32_t share, uint32_t worker)
 		unit = c.end;
 		if (u->front)
 			front_reach(u->front, share, c.start + c.count);
+		workers_note_step(u->workers, worker);
 	}
 	u->digest[share] = sum;
 }

@@ -3,6 +3,7 @@
  * arith_host.c and the copies of snapshot.c; called by one thread at a time, the engine's main thread. */
 #include "engine/workers.h"
 
+#include "base/clock.h"
 #include "base/log.h"
 
 #include <limits.h>
@@ -15,6 +16,8 @@
 #include <unistd.h>
 
 #define SPIN_ROUNDS 2000 /* some tens of microseconds: a sleeping thread takes as long to wake */
+
+#define BEAT_NS (200 * INT64_C(1000000))
 
 #define CLOSED (UINT32_C(1) << 31) /* no thread may begin: all items are given out */
 
@@ -31,6 +34,10 @@ struct workers {
 	_Alignas(64) _Atomic uint32_t next;   /* item */
 	_Alignas(64) _Atomic uint32_t inside; /* threads that work on the piece, and CLOSED; futex of the caller */
 	_Atomic uint32_t caller_asleep;
+	workers_heartbeat *heartbeat;
+	void *heartbeat_arg;
+	int64_t beat_ns;		       /* the last one, or the turn's beginning; the caller */
+	_Alignas(64) _Atomic bool has_stepped; /* since then; of the other threads */
 };
 
 struct start {
@@ -63,9 +70,11 @@ void workers_flush_subnormals(void)
 #error "gacc runs on x86-64 and arm64"
 #endif
 
-static void futex_wait(_Atomic uint32_t *at, uint32_t value)
+/* For at most BEAT_NS if `beats`. */
+static void futex_wait(_Atomic uint32_t *at, uint32_t value, bool beats)
 {
-	syscall(SYS_futex, at, FUTEX_WAIT_PRIVATE, value, NULL, NULL, 0);
+	static const struct timespec most = { .tv_nsec = BEAT_NS };
+	syscall(SYS_futex, at, FUTEX_WAIT_PRIVATE, value, beats ? &most : NULL, NULL, 0);
 }
 
 static void futex_wake(_Atomic uint32_t *at)
@@ -73,26 +82,69 @@ static void futex_wake(_Atomic uint32_t *at)
 	syscall(SYS_futex, at, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 }
 
+/* ---- heartbeats ---- */
+
+void workers_set_heartbeat(struct workers *w, workers_heartbeat *fn, void *arg)
+{
+	w->heartbeat = fn;
+	w->heartbeat_arg = arg;
+	workers_begin_turn(w);
+}
+
+void workers_begin_turn(struct workers *w)
+{
+	w->beat_ns = clock_ns(CLOCK_MONOTONIC_COARSE);
+	atomic_store_explicit(&w->has_stepped, false, memory_order_relaxed);
+}
+
+/* On the caller's thread, after each step: a clock that is fast to read, and good to some milliseconds. */
+static void beat_if_due(struct workers *w)
+{
+	int64_t now = clock_ns(CLOCK_MONOTONIC_COARSE);
+	if (now - w->beat_ns < BEAT_NS || !atomic_exchange(&w->has_stepped, false))
+		return;
+	w->beat_ns = now;
+	w->heartbeat(w->heartbeat_arg);
+}
+
+void workers_note_step(struct workers *w, uint32_t worker)
+{
+	if (!w->heartbeat)
+		return;
+	if (!atomic_load_explicit(&w->has_stepped, memory_order_relaxed))
+		atomic_store_explicit(&w->has_stepped, true, memory_order_relaxed);
+	if (!worker)
+		beat_if_due(w);
+}
+
+/* ---- waiting ---- */
+
 /* Until *at is no longer `value`. The sleeper counts itself before it looks again, the waker changes *at before it
  * counts sleepers: one of the two sees the other. */
-static void wait_change(const struct workers *w, _Atomic uint32_t *at, uint32_t value, _Atomic uint32_t *sleepers)
+static void wait_change(struct workers *w, _Atomic uint32_t *at, uint32_t value, _Atomic uint32_t *sleepers)
 {
+	bool beats = sleepers == &w->caller_asleep && w->heartbeat;
 	for (int i = 0; i < w->spin; i++) {
 		if (atomic_load_explicit(at, memory_order_acquire) != value)
 			return;
 		relax();
 	}
 	atomic_fetch_add(sleepers, 1);
-	while (atomic_load(at) == value)
-		futex_wait(at, value);
+	while (atomic_load(at) == value) {
+		futex_wait(at, value, beats);
+		if (beats)
+			beat_if_due(w);
+	}
 	atomic_fetch_sub(sleepers, 1);
 }
 
 static void work(struct workers *w, uint32_t worker)
 {
 	uint32_t item;
-	while ((item = atomic_fetch_add_explicit(&w->next, 1, memory_order_relaxed)) < w->n_items)
+	while ((item = atomic_fetch_add_explicit(&w->next, 1, memory_order_relaxed)) < w->n_items) {
 		w->fn(w->arg, item, worker);
+		workers_note_step(w, worker);
+	}
 }
 
 static bool enter(struct workers *w)
@@ -191,8 +243,10 @@ void workers_free(struct workers *w)
 void workers_run(struct workers *w, workers_fn *fn, void *arg, uint32_t n_items, bool alone)
 {
 	if (alone || w->n == 1 || n_items <= 1) {
-		for (uint32_t i = 0; i < n_items; i++)
+		for (uint32_t i = 0; i < n_items; i++) {
 			fn(arg, i, 0);
+			workers_note_step(w, 0);
+		}
 		return;
 	}
 	w->fn = fn;

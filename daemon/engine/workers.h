@@ -26,6 +26,16 @@ void workers_free(struct workers *); /* joins the threads; NULL is fine */
  * the calling thread, in ascending order, because the work is too small to wake anyone. */
 void workers_run(struct workers *, workers_fn *fn, void *arg, uint32_t n_items, bool alone);
 
+/* Called by the thread that calls workers_run while work is long: at most five times a second, only if something has
+ * been done since, and not in the first 0.2 s after workers_begin_turn. NULL: nothing is called, as before the first
+ * call. */
+typedef void workers_heartbeat(void *arg);
+void workers_set_heartbeat(struct workers *, workers_heartbeat *, void *arg);
+void workers_begin_turn(struct workers *);
+/* A step of long work is done: an item of workers_run, which says so itself, a part of one that is long, or something
+ * that the caller has waited for. worker: as in workers_fn; the caller's is 0, also outside of workers_run. */
+void workers_note_step(struct workers *, uint32_t worker);
+
 /* What all of them do once; for a further thread that adds. */
 void workers_flush_subnormals(void);
 

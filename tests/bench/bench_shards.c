@@ -6,7 +6,8 @@
  *
  * A round is, one after the other: the gather of shares that have been updated before (the limit); the update alone;
  * the update and then the gather; both at once, each piece given as soon as it is updated (goal C6c). With the engine's
- * own code, of parts whose shares are equal. Time is that of the slowest process. With -N the processes are in the
+ * own code, of parts whose shares are equal: 2 and 4 parts of sharding `full`, and 4 of `hybrid` with a shard_size of
+ * 2. Time is that of the slowest process. With -N the processes are in the
  * network namespaces that netns.py makes, whose links have a rate.
  */
 #include "members.h"
@@ -35,7 +36,7 @@ struct job {
 
 struct process {
 	struct members *members;
-	uint32_t part;
+	uint32_t part, n_shards;
 	struct job job;
 	struct memory m;
 	struct workers *workers;
@@ -63,7 +64,7 @@ static void *zeros(size_t bytes)
 
 /* ---- a part ---- */
 
-static void make_plan(struct job *j, uint32_t part, uint32_t n_parts)
+static void make_plan(struct job *j, uint32_t part, uint32_t n_parts, uint32_t n_shards)
 {
 	const struct arena_group all = { .count = elements, .grad_dtype = DTYPE_F32, .param_dtype = DTYPE_F32 };
 	j->plan = (struct plan){ .ranks = 1,
@@ -81,7 +82,7 @@ static void make_plan(struct job *j, uint32_t part, uint32_t n_parts)
 				 .optim_groups_offset = offsetof(struct job, group),
 				 .part = part,
 				 .n_parts = n_parts,
-				 .n_shards = n_parts };
+				 .n_shards = n_shards };
 	j->range = (struct plan_range){ .count = elements };
 	j->group = (struct optim_group){ .lr_scale = 1, .weight_decay = 0.01 };
 }
@@ -89,7 +90,7 @@ static void make_plan(struct job *j, uint32_t part, uint32_t n_parts)
 static void make_part(struct process *p)
 {
 	const uint64_t control = control_page_bytes(1, 1, threads, 1);
-	make_plan(&p->job, p->part, p->members->n);
+	make_plan(&p->job, p->part, p->members->n, p->n_shards);
 	p->m = (struct memory){ .plan = &p->job.plan, .params = zeros(elements * sizeof(float)) };
 	plan_own(p->m.plan, &p->m.own, &p->m.own_end);
 	for (int i = 0; i < 2; i++)
@@ -175,7 +176,8 @@ static void fill(double *wall, double *cpu, const struct members *m, enum what w
 	}
 }
 
-static void compare(uint32_t n_parts)
+/* n_shards: of sharding `hybrid`, if there are fewer than parts. */
+static void compare(uint32_t n_parts, uint32_t n_shards)
 {
 	static const char *const name[] = {
 		[UPDATE] = "the update alone", [IN_TURN] = "AdamW, then gather", [AT_ONCE] = "AdamW with gather"
@@ -185,7 +187,7 @@ static void compare(uint32_t n_parts)
 	struct members *m = members_new(n_parts);
 	const double begin = bench_seconds(), machine = bench_machine_cpu();
 	for (uint32_t s = 0; s < n_parts; s++) {
-		struct process p = { .members = m, .part = s };
+		struct process p = { .members = m, .part = s, .n_shards = n_shards };
 		group.pid[group.n] = fork();
 		if (!group.pid[group.n++]) {
 			prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -201,8 +203,8 @@ static void compare(uint32_t n_parts)
 	for (unsigned what = UPDATE; what < N_WHAT; what++) {
 		fill(row.ours, row.ours_cpu, m, (enum what)what);
 		row.goal = what == AT_ONCE ? 1.1 : 0;
-		snprintf(row.what, sizeof(row.what), "%u parts, %zu MB: %s", n_parts, elements * 4 / 1000000,
-			 name[what]);
+		snprintf(row.what, sizeof(row.what), "%u parts%s, %zu MB: %s", n_parts,
+			 n_shards < n_parts ? " in pairs" : "", elements * 4 / 1000000, name[what]);
 		bench_row_print(&row);
 	}
 	members_free(m);
@@ -225,7 +227,8 @@ int main(int argc, char **argv)
 		bench_die("rounds are 5..%d, threads 1..%d; elements are not empty", BENCH_MAX_ROUNDS,
 			  PLAN_MAX_THREADS);
 	bench_table_head();
-	compare(2);
-	compare(4);
+	compare(2, 2);
+	compare(4, 4);
+	compare(4, 2);
 	return 0;
 }

@@ -6,6 +6,7 @@ GACC_SHARD_KILLS: how many kills each job has at least (12). GACC_SEED: as in te
 """
 import os
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -202,6 +203,23 @@ def test_pieces_are_given_while_the_rest_is_updated(d):
         looks.join()
     control.close()
     assert seen["pieces"]
+
+
+@pytest.mark.failpoints
+@pytest.mark.parametrize("s", [spec(2), spec(1, "none")], ids=["2", "1"])
+def test_a_slow_update_is_no_stall(s):
+    """It takes several times as long as other parts, the coordinator and gaccd wait for an engine that does nothing."""
+    tensors = [("w", [64, 128])]  # so small that one part has all to update, in eight pieces
+    with Daemon(conf={"coll.stall": "1s", "engine.timeout": "1s", "engine.threads": 1}) as d:
+        control = Control(d.dir / "run/failpoints.sock")
+        with Team(d, s, tensors) as team:
+            team.window(work(0, tensors))
+            control.do("arm engine_chunk_done sleep 450 count 8")
+            begun = time.monotonic()
+            team.window(work(1, tensors))
+            assert time.monotonic() - begun > 3
+            assert d.get_job(team.job).engine_restarts == 0
+        control.close()
 
 
 @pytest.mark.parametrize("s", [spec(4), hybrid(2)], ids=["full", "groups"])

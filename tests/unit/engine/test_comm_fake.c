@@ -61,6 +61,12 @@ static void fake_poll(struct coll *m, struct coll_state *out)
 	*out = (struct coll_state){ .phase = COLL_READY, .connected = fake.connected, .pieces = fake.pieces };
 }
 
+static void fake_at_work(struct coll *m)
+{
+	(void)m;
+	fake.pieces++;
+}
+
 static enum status fake_fail(struct coll *m, enum status st, const char *text)
 {
 	(void)m;
@@ -85,6 +91,7 @@ static enum status fake_open(struct coll_net *net, const struct coll_config *con
 					     .join = fake_join,
 					     .barrier = fake_barrier,
 					     .poll = fake_poll,
+					     .at_work = fake_at_work,
 					     .fail = fake_fail,
 					     .leave = fake_leave };
 	(void)net;
@@ -353,6 +360,41 @@ START_TEST(it_tells_twice_a_second_that_a_call_gets_on)
 }
 END_TEST
 
+/* Whether its member is in a call or not, once it has joined. */
+START_TEST(it_tells_that_the_caller_is_at_work)
+{
+	struct comm_event e;
+	int64_t s = CLOCK_NS_PER_S, now = clock_ns(CLOCK_MONOTONIC) + s;
+	comm_at_work(NULL);
+	comm_at_work(c);
+	ck_assert_int_eq(offer(1), ST_OK);
+	comm_at_work(c);
+	tell();
+	comm_at_work(c);
+	ck_assert_uint_eq(fake.pieces, 0);
+	sem_post(&fake.release);
+	ck_assert(next_within(10000, &e));
+	comm_at_work(c);
+	ck_assert_uint_eq(fake.pieces, 1);
+	ck_assert_int_eq(comm_look(c, now, &e), COMM_LOOK_MOVES);
+	ck_assert_uint_eq(e.pieces, 1);
+	ck_assert_int_eq(comm_look(c, now + s, &e), COMM_LOOK_QUIET);
+	comm_at_work(c);
+	ck_assert_int_eq(comm_look(c, now + s / 4, &e), COMM_LOOK_QUIET);
+	ck_assert_int_eq(comm_look(c, now + s / 2, &e), COMM_LOOK_MOVES);
+	comm_reduce(c, barrier, NULL);
+	comm_at_work(c);
+	ck_assert_uint_eq(fake.pieces, 3);
+	wait_calls(2);
+	sem_post(&fake.release);
+	ck_assert(next_within(10000, &e));
+	ck_assert(comm_abort(c, &id));
+	comm_at_work(c);
+	ck_assert_uint_eq(fake.pieces, 3);
+	ck_assert(comm_free(c, COLL_ABORT_NS));
+}
+END_TEST
+
 /* The call has come back when it is aborted, and nobody has looked yet. */
 START_TEST(an_abort_takes_back_what_was_done)
 {
@@ -383,6 +425,7 @@ Suite *comm_fake_suite(void)
 	tcase_add_test(t, time_in_which_nobody_looked_does_not_count);
 	tcase_add_test(t, a_call_that_has_returned_does_not_hang);
 	tcase_add_test(t, it_tells_twice_a_second_that_a_call_gets_on);
+	tcase_add_test(t, it_tells_that_the_caller_is_at_work);
 	tcase_add_test(t, an_abort_takes_back_what_was_done);
 	suite_add_tcase(s, t);
 	return s;
