@@ -106,6 +106,7 @@ static enum status adopt(struct memory *m, int i, int fd, uint64_t generation, c
 static enum status take_segment(struct memory *m, int fd, uint64_t generation, char *why, size_t n_why)
 {
 	m->segment[m->n_taken] = SEGMENT_NONE;
+	m->generation = generation;
 	enum status st = adopt(m, m->n_taken, fd, generation, why, n_why);
 	m->n_taken += !st;
 	return st;
@@ -116,7 +117,7 @@ enum status memory_exchange_slot(struct memory *m, uint32_t slot, int fd, char *
 	enum status st = ST_INVALID_ARGUMENT;
 	for (int i = 0; i < m->n_taken && st; i++)
 		if (m->wanted[i].role == SEG_SLOT && m->wanted[i].index == slot) {
-			st = adopt(m, i, fd, m->segment[i].header->generation, why, n_why);
+			st = adopt(m, i, fd, m->generation, why, n_why);
 			break;
 		}
 	if (st)

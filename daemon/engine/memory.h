@@ -19,7 +19,9 @@ struct memory {
 	struct plan_segment *wanted;
 	struct segment *segment; /* [n_wanted], the first n_taken are mapped */
 	int n_wanted, n_taken;
-	int lock_fd; /* -1: not locked */
+	uint64_t generation; /* of all segments; their headers are not asked again, as trainers can write to those of
+				slots */
+	int lock_fd;	     /* -1: not locked */
 
 	struct control_page page;
 	struct status_page *status;

@@ -53,7 +53,8 @@ START_TEST(pushes_come_from_the_new_memory)
 	rig_fill_slot_exact(&rig, 0, 1);
 	memcpy(fresh.data, rig_data(&rig, SEG_SLOT, 0), fresh.data_bytes);
 	float want = rig_gradient(&rig, 0, 0, 0);
-	memset(rig_data(&rig, SEG_SLOT, 0), 0x3e, fresh.data_bytes);
+	unsigned char *old = rig_data(&rig, SEG_SLOT, 0);
+	memset(old - SEGMENT_DATA_OFFSET, 0x3e, SEGMENT_DATA_OFFSET + fresh.data_bytes); /* with its header */
 	struct engine_answer a = send_slots((struct engine_command){ .rank = 0, .sgen = 1, .slot = 0 }, &fresh.fd, 1);
 	ck_assert_msg(a.status == ST_OK, "%u %s", a.status, a.text);
 	ck_assert_uint_eq(rig_add(&rig, 0, 0, 1).result, COUNTED);
