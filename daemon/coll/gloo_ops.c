@@ -66,8 +66,8 @@ static enum status meet(struct gloo_member *m)
 		if (st == ST_OK &&
 		    memcmp(&p->memory.header_in.shape, &p->memory.header_out.shape, sizeof(p->memory.header_in.shape)))
 			st = gloo_break(m, GLOO_FAILED, ST_INVALID_ARGUMENT, gloo_bit(s),
-					"the call differs from another part's in its kind, bounds, piece, element or "
-					"root");
+					"the call differs from another part's in its kind, bounds, piece, element, "
+					"division or root");
 	}
 	return st;
 }

@@ -52,8 +52,9 @@ static enum status compare_shape(struct local_member *m, const struct local_shap
 	}
 	if (!memcmp(&c->shape, shape, sizeof(*shape)))
 		return ST_OK;
-	return local_break(m, LOCAL_FAILED, ST_INVALID_ARGUMENT, bit(c->shape_by),
-			   "the call differs from another part's in its kind, bounds, piece, element or root");
+	return local_break(
+		m, LOCAL_FAILED, ST_INVALID_ARGUMENT, bit(c->shape_by),
+		"the call differs from another part's in its kind, bounds, piece, element, division or root");
 }
 
 /* Takes the mutex; keeps it if the answer is ST_OK: all have entered. */

@@ -129,7 +129,7 @@ void part_read_tensors(struct part *p)
 bool part_is_mended_by(const struct part *p, const struct shared *set)
 {
 	const struct shared *is = p->tensors.packed;
-	return p->tensors.wrong && set && (set->n != is->n || memcmp(set->data, is->data, is->n) != 0);
+	return p->tensors.wrong && set && (!is || set->n != is->n || memcmp(set->data, is->data, is->n) != 0);
 }
 
 void part_mend_tensors(struct part *p, struct shared *set)
