@@ -23,8 +23,10 @@ enum status part_launch_check(const struct daemon *d, uint32_t uid, const char *
 	const struct conf *c = d->node.conf;
 	if (!*c->tls.cert || uid >= c->cluster.relay_min_uid)
 		return starter_check(uid, user, why, n_why);
-	snprintf(why, n_why, "uid %u is below cluster.relay_min_uid of node %.64s: it launches no ranks for it", uid,
-		 c->node.name);
+	snprintf(why, n_why,
+		 "uid %u is below cluster.relay_min_uid of node %.64s: it launches no ranks for it; submit as another "
+		 "user, or lower cluster.relay_min_uid there",
+		 uid, c->node.name);
 	return ST_PERMISSION_DENIED;
 }
 

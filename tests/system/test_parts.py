@@ -80,9 +80,9 @@ class Compared:
             r.close()
 
 
-@pytest.mark.parametrize("parts", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize("parts", range(1, 9))
 def test_bits_are_those_of_the_definition(d, parts):
-    """All optimizers see the same sums; equal, unequal and missing micro-batches, also of a whole part."""
+    """Equal, unequal and missing micro-batches, also of a whole part."""
     c = Compared(d, spec(ranks=8, parts=parts))
     for window in range(6):
         c.window([None, [2, 1, 0, 2, 2, 2, 1, 2], [0] * 4 + [2] * 4, [0] * 7 + [1], None, [1] * 8][window])
