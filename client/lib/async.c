@@ -185,22 +185,17 @@ void async_kept(struct gacc_job *job, const struct push *push, gacc_status st, b
 		release(job, push);
 }
 
-/* Without accumulators a slot may be the sum: of a push of this process, or of one before it, which cannot be told from
- * a slot that is free. */
-static gacc_status check_kept(struct gacc_job *job)
+static bool owes(const struct gacc_job *job)
 {
-	const uint32_t kept = kept_now(job), all = (UINT32_C(1) << job->layout.slots) - 1;
 	uint32_t micro;
-	bool last, owes;
+	bool last;
 
-	if (!job->layout.keeps_slot || (kept && kept != all))
-		return GACC_OK;
-	if (!job->running)
-		return job_fail(job, ST_NOT_READY, "call gacc_ready", "accumulate is none: a slot may still be read");
-	owes = !job->pending_apply && window_next(&job->window, &micro, &last);
-	if (owes && !kept)
-		return GACC_OK;
-	if (owes)
+	return !job->pending_apply && window_next(&job->window, &micro, &last);
+}
+
+static gacc_status refuse_kept(struct gacc_job *job)
+{
+	if (owes(job))
 		return job_fail(job, ST_NOT_READY, "call gacc_push again, with the slot as it is",
 				"accumulate is none: the gradient of window %" PRIu64
 				" may be counted, and its slot is read until that window is over",
@@ -209,6 +204,24 @@ static gacc_status check_kept(struct gacc_job *job)
 			"accumulate is none: the slot with the gradient of window %" PRIu64
 			" is read until that window is over",
 			job->window.number);
+}
+
+gacc_status async_check_held(struct gacc_job *job)
+{
+	return async_is_kept(job, (uint32_t)job->held_slot) ? refuse_kept(job) : GACC_OK;
+}
+
+/* Without accumulators a slot may be the sum: of a push of this process, or of one before it, which cannot be told from
+ * a slot that is free. */
+static gacc_status check_kept(struct gacc_job *job)
+{
+	const uint32_t kept = kept_now(job), all = (UINT32_C(1) << job->layout.slots) - 1;
+
+	if (!job->layout.keeps_slot || (kept && kept != all))
+		return GACC_OK;
+	if (!job->running)
+		return job_fail(job, ST_NOT_READY, "call gacc_ready", "accumulate is none: a slot may still be read");
+	return owes(job) && !kept ? GACC_OK : refuse_kept(job);
 }
 
 static bool is_queued(struct gacc_job *job, uint32_t slot)

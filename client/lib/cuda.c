@@ -253,6 +253,8 @@ gacc_status gacc_cuda_copy_gradient(gacc_job *job, gacc_cuda_stream stream, size
 	cu_result code;
 
 	if (!st)
+		st = async_check_held(job);
+	if (!st)
 		st = check_range(job, offset, bytes, job->layout.slot_bytes);
 	if (st)
 		return st;

@@ -381,6 +381,8 @@ void async_keep(struct gacc_job *job, struct push *push);
 /* What has become of it, when its call is over: counted, refused, or not known. */
 void async_kept(struct gacc_job *job, const struct push *push, gacc_status st, bool queued);
 bool async_is_kept(const struct gacc_job *job, uint32_t slot);
+/* The slot that the caller holds may be written. NOT_READY, WINDOW_FULL: it is kept. */
+gacc_status async_check_held(struct gacc_job *job);
 /* A slot that no queued push uses, and that nobody else writes to; waits for one, and of two takes the one that is
  * complete first. STALLED: its word has not come in time. */
 gacc_status async_free_slot(struct gacc_job *job, int *out_slot);

@@ -71,7 +71,9 @@ GACC_API gacc_status gacc_cuda_register(gacc_job *, const gacc_cuda_opts *opts);
  * bytes from there lie together for the device. For kernels that read or write host memory. GACC_EINVAL: it is none. */
 GACC_API gacc_status gacc_cuda_address(gacc_job *, const void *host, gacc_cuda_memory *out, size_t *out_bytes);
 
-/* Enqueues a copy of `bytes` to the slot of the last gacc_grad_buffer, `offset` (gacc_offset) bytes from its start. */
+/* Enqueues a copy of `bytes` to the slot of the last gacc_grad_buffer, `offset` (gacc_offset) bytes from its start.
+ * With `accumulate: none` GACC_EINVAL refuses a slot that was pushed without an answer and may be the sum: push it
+ * again as it is, or ask gacc_grad_buffer for another one. */
 GACC_API gacc_status gacc_cuda_copy_gradient(gacc_job *, gacc_cuda_stream stream, size_t offset, gacc_cuda_memory from,
 					     size_t bytes);
 /* Enqueues a copy of the parameters' bytes from `offset` (gacc_param_offset) on. Not pinned: it copies 32 MiB at a time

@@ -334,6 +334,36 @@ END_TEST
 		ck_assert_msg(strstr(gacc_last_error(&map_job), words), "%s", gacc_last_error(&map_job));              \
 	} while (0)
 
+/* Without accumulators the slot of a push that has no answer may be the sum. In another one it is computed anew. */
+START_TEST(a_slot_that_may_be_the_sum_is_not_copied_to)
+{
+	struct push push = { .window = 5, .slot = 1 };
+	cu_memory grads;
+
+	begin();
+	registers(NULL);
+	grads = alloc(7);
+	map_job.layout.keeps_slot = true;
+	ck_assert_int_eq(window_begin(&map_job.window, push.window, 0, 1, 1), ST_OK);
+	async_keep(&map_job, &push);
+	map_job.held_slot = 1;
+	REFUSED(gacc_cuda_copy_gradient(&map_job, NULL, 0, grads, BYTES), GACC_EINVAL, "call gacc_push again");
+	ck_assert_ptr_nonnull(strstr(gacc_last_error(&map_job), "the gradient of window 5 may be counted"));
+	window_give_up(&map_job.window);
+	REFUSED(gacc_cuda_copy_gradient(&map_job, NULL, 0, grads, BYTES), GACC_EINVAL, "call gacc_wait");
+	ck_assert(!cu.cuCtxSynchronize());
+	ck_assert_int_eq(slot(1)[0], 0);
+	map_job.held_slot = 0;
+	ck_assert_int_eq(gacc_cuda_copy_gradient(&map_job, NULL, 0, grads, BYTES), GACC_OK);
+	map_job.held_slot = 1;
+	ck_assert_int_eq(window_begin(&map_job.window, push.window + 1, 0, 1, 1), ST_OK);
+	ck_assert_int_eq(gacc_cuda_copy_gradient(&map_job, NULL, 0, grads, BYTES), GACC_OK);
+	ck_assert(!cu.cuCtxSynchronize());
+	ck_assert(slot(0)[0] == 7 && slot(1)[BYTES - 1] == 7);
+	window_fini(&map_job.window);
+}
+END_TEST
+
 START_TEST(mistakes_are_named)
 {
 	gacc_cuda_opts o = { .struct_size = sizeof(o), .device = -1, .chunk_bytes = 100 };
@@ -378,6 +408,7 @@ int main(void)
 	tcase_add_loop_test(t, a_ring_comes_behind_the_gradient, 0, 2);
 	tcase_add_test(t, a_graph_rings_with_each_launch);
 	tcase_add_test(t, a_late_ring_finds_no_job);
+	tcase_add_test(t, a_slot_that_may_be_the_sum_is_not_copied_to);
 	tcase_add_test(t, mistakes_are_named);
 	suite_add_tcase(s, t);
 	return suite_run(s);
