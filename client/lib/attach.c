@@ -149,6 +149,7 @@ static void job_free(struct gacc_job *job)
 	watcher_free(job->watcher);
 	memory_unmap(&job->memory);
 	window_fini(&job->window);
+	free(job->kept_as.present);
 	free(job->layout.tensors);
 	free(job->session);
 	free(job->attach_socket);

@@ -187,6 +187,11 @@ struct gacc_job {
 	/* layout.keeps_slot: bit s: slot s was pushed by this process, and is the sum of this window, or may be it */
 	uint32_t kept_slots;
 	uint64_t kept_window;
+	/* of the held slot, if it is kept: what its first push said of the gradient in it */
+	struct kept_as {
+		unsigned char *present; /* NULL: all */
+		uint64_t data_key;
+	} kept_as;
 	/* asynchronous pushes: one of the two is empty */
 	struct posted posted;
 	struct sender *sender; /* NULL until the first one that goes by RPC */

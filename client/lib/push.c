@@ -137,6 +137,17 @@ gacc_status gacc_grad_buffer(gacc_job *job, void **base, size_t *bytes)
 	return GACC_OK;
 }
 
+/* Takes push->present. Its slot may be pushed again as it is: by its first push, which a later one does not change. */
+static void remember(struct gacc_job *job, struct push *push)
+{
+	if (job->held_slot < 0 || may_be_written(job) || push->was_kept) {
+		free(push->present);
+		return;
+	}
+	free(job->kept_as.present);
+	job->kept_as = (struct kept_as){ push->present, push->data_key };
+}
+
 static gacc_status push_now(struct gacc_job *job, struct push *push)
 {
 	gacc_status st = async_settle(job); /* those queued before it come first */
@@ -172,14 +183,28 @@ gacc_status gacc_push(gacc_job *job, const gacc_push_opts *opts, gacc_push_info 
 		st = async_push(job, &push);
 	} else {
 		st = push_now(job, &push);
-		free(push.present);
 	}
 	if (!st || failure_is_late(&job->failure) || push.is_void)
 		job->held_slot = -1;
 	async_kept(job, &push, st, o.async);
+	if (!o.async)
+		remember(job, &push);
 	if (!st)
 		fill_info(&push, out);
 	return st;
+}
+
+/* The slot has the gradient of the first call already. */
+static gacc_status copy_again(gacc_job *job, gacc_push_opts *o, gacc_push_info *out)
+{
+	const struct kept_as *k = &job->kept_as;
+
+	if (o->data_key && k->data_key && o->data_key != k->data_key)
+		return job_fail(job, ST_DATA_KEY_MISMATCH, "repeat it as it was, or call gacc_grad_buffer before",
+				"data_key is %" PRIu64 ": the gradient that may be counted has %" PRIu64, o->data_key,
+				k->data_key);
+	o->present = k->present;
+	return gacc_push(job, o, out);
 }
 
 gacc_status gacc_push_copy(gacc_job *job, const void *const *grads, const gacc_push_opts *opts, gacc_push_info *out)
@@ -194,7 +219,10 @@ gacc_status gacc_push_copy(gacc_job *job, const void *const *grads, const gacc_p
 	if (!st && (!grads || o.present || o.ready_at))
 		st = job_fail(job, ST_INVALID_ARGUMENT, NULL,
 			      "gacc_push_copy needs gradients, complete ones, and no bitmap: NULL is absent");
-	if (!st && (job->held_slot < 0 || may_be_written(job)))
+	o.struct_size = sizeof(o);
+	if (!st && job->held_slot >= 0 && !may_be_written(job))
+		return copy_again(job, &o, out);
+	if (!st)
 		st = gacc_grad_buffer(job, &slot, NULL);
 	if (st)
 		return st;
@@ -206,11 +234,9 @@ gacc_status gacc_push_copy(gacc_job *job, const void *const *grads, const gacc_p
 
 		if (!t || t->alias)
 			continue;
-		if (slot) /* else this is a repetition, and has it already */
-			memcpy((unsigned char *)slot + t->slot_offset, grads[i], t->count * dtype_bytes(t->grad_dtype));
+		memcpy((unsigned char *)slot + t->slot_offset, grads[i], t->count * dtype_bytes(t->grad_dtype));
 		present[i / 8] |= (unsigned char)(1u << i % 8);
 	}
-	o.struct_size = sizeof(o);
 	o.present = present;
 	st = gacc_push(job, &o, out);
 	free(present);

@@ -253,7 +253,10 @@ GACC_API gacc_status gacc_ready_word(gacc_job *, uint32_t at, uint64_t **out, ui
 /* After a word was stored. Any thread, also in a signal handler or a CUDA host function: one write(2) that never
  * blocks, and errno stays. Does nothing before gacc_ready_word; not after gacc_detach. Too many do no harm. */
 GACC_API void gacc_ring(const gacc_job *);
-/* Copies grads[t] (C order, gradient dtype; NULL = absent; those of aliases are ignored) into a slot and pushes it. */
+/* Copies grads[t] (C order, gradient dtype; NULL = absent; those of aliases are ignored) into a slot and pushes it.
+ * With `accumulate: none`, after a push without an answer: pushes that slot again as it is, and neither copies nor
+ * looks at what is NULL; another data_key is refused (DATA_KEY_MISMATCH). To push other gradients, call
+ * gacc_grad_buffer before. */
 GACC_API gacc_status gacc_push_copy(gacc_job *, const void *const *grads, const gacc_push_opts *, gacc_push_info *out);
 /* No more micro-batches of this rank for the open window. */
 GACC_API gacc_status gacc_flush(gacc_job *);

@@ -6,6 +6,7 @@
 #include <check.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -39,6 +40,7 @@ enum status __wrap_push_attempt(struct gacc_job *j, void *arg, int64_t timeout_m
 		pthread_cond_wait(&changed, &lock);
 	pthread_mutex_unlock(&lock);
 	posted_rig.order[posted_rig.by_rpc++ % 64] = p->micro;
+	posted_rig.present = p->present ? p->present[0] : 255;
 	posted_rig.say = ST_OK;
 	if (!a.st)
 		a = real_receive(real_send(&r));
@@ -95,6 +97,7 @@ void posted_rig_end(void)
 		cells_close(&posted_rig.job[i].memory.cells);
 		words_close(&posted_rig.job[i].memory.words);
 		window_fini(&posted_rig.job[i].window);
+		free(posted_rig.job[i].kept_as.present);
 		close(posted_rig.line[i][0]);
 		close(posted_rig.line[i][1]);
 	}

@@ -16,9 +16,10 @@ struct posted_rig {
 	struct gacc_job job[RANKS];
 	int line[RANKS][2]; /* attach sockets: the trainer's end and gaccd's */
 	unsigned char slot[REAL_SLOTS][64];
-	int by_rpc;	    /* attempts */
-	uint32_t order[64]; /* their micro-batches */
-	enum status say;    /* the next attempt says this, and the engine is not asked; ST_OK: it is */
+	int by_rpc;	       /* attempts */
+	uint32_t order[64];    /* their micro-batches */
+	unsigned char present; /* of the last attempt, its first byte; 255: it had all */
+	enum status say;       /* the next attempt says this, and the engine is not asked; ST_OK: it is */
 };
 extern struct posted_rig posted_rig;
 

@@ -9,6 +9,7 @@
 static struct gacc_job *const job = posted_rig.job;
 
 Suite *posted_async_suite(void);
+Suite *posted_kept_suite(void);
 Suite *posted_ready_suite(void);
 
 /* ---- pushes ---- */
@@ -148,5 +149,5 @@ int main(void)
 	tcase_add_test(tc, nobody_reads_the_mailbox);
 	tcase_add_loop_test(tc, an_older_sessions_mailbox_is_left, 0, 2);
 	suite_add_tcase(suite, tc);
-	return suite_run(suite, posted_async_suite(), posted_ready_suite());
+	return suite_run(suite, posted_async_suite(), posted_kept_suite(), posted_ready_suite());
 }

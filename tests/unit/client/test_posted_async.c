@@ -72,124 +72,6 @@ START_TEST(slots_are_not_shared)
 }
 END_TEST
 
-/* Without accumulators a slot that was pushed is the sum, until its window is over. */
-START_TEST(a_slot_that_is_the_sum_is_not_handed_out)
-{
-	void *first, *other;
-
-	posted_rig_begin(true);
-	job[0].layout.keeps_slot = true;
-	ck_assert_int_eq(gacc_grad_buffer(&job[0], &first, NULL), GACC_OK);
-	ck_assert_int_eq(gacc_push(&job[0], NULL, NULL), GACC_OK);
-	ck_assert_int_eq(gacc_grad_buffer(&job[0], &other, NULL), GACC_OK);
-	ck_assert(first == posted_rig.slot[0] && other == posted_rig.slot[1]);
-	job[0].held_slot = -1;
-	job[0].layout.slots = 1; /* as if it had no other */
-	ck_assert_int_eq(gacc_grad_buffer(&job[0], &other, NULL), GACC_EINVAL);
-	window_give_up(&job[0].window);
-	ck_assert_int_eq(gacc_grad_buffer(&job[0], &other, NULL), GACC_EINVAL);
-	ck_assert_ptr_nonnull(strstr(gacc_last_error(&job[0]), "call gacc_wait"));
-	job[0].layout.slots = 2;
-	job[0].kept_slots = 0; /* as in a process that has attached anew */
-	ck_assert_int_eq(gacc_grad_buffer(&job[0], &other, NULL), GACC_EINVAL);
-	job[0].window.number++;
-	job[0].window.at = 0;
-	ck_assert_int_eq(gacc_grad_buffer(&job[0], &other, NULL), GACC_OK);
-	job[0].held_slot = -1;
-	job[0].running = false;
-	ck_assert_int_eq(gacc_grad_buffer(&job[0], &other, NULL), GACC_EINVAL);
-	ck_assert_ptr_nonnull(strstr(gacc_last_error(&job[0]), "call gacc_ready"));
-	posted_rig_end();
-}
-END_TEST
-
-/* A push by RPC that gets no answer: whether it is counted is not known. */
-static void push_in_vain(void **slot)
-{
-	ck_assert_int_eq(gacc_grad_buffer(&job[0], slot, NULL), GACC_OK);
-	posted_rig.say = ST_UNAVAILABLE;
-	ck_assert_int_eq(gacc_push(&job[0], NULL, NULL), GACC_EUNAVAIL);
-}
-
-/* Without accumulators its slot may be the sum: what is computed anew gets another one. */
-START_TEST(a_slot_that_may_be_the_sum_is_not_handed_out)
-{
-	void *first, *second, *next;
-
-	posted_rig_begin(true);
-	job[0].layout.keeps_slot = true;
-	real_set_closed(0);
-	push_in_vain(&first);
-	if (_i) /* it was counted */
-		real_receive(real_send(&(struct real_push){ .weight = 1, .slot = 0 }));
-	push_in_vain(&second);
-	ck_assert(first == posted_rig.slot[0] && second == posted_rig.slot[1]);
-	ck_assert_int_eq(gacc_grad_buffer(&job[0], &next, NULL), GACC_EINVAL);
-	ck_assert_ptr_nonnull(strstr(gacc_last_error(&job[0]), "call gacc_push"));
-	ck_assert_int_eq(gacc_push(&job[0], NULL, NULL), GACC_OK);
-	ck_assert_int_eq(posted_rig.by_rpc, 3);
-	window_give_up(&job[0].window);
-	/* a duplicate: of which of the two is not known */
-	ck_assert_int_eq(gacc_grad_buffer(&job[0], &next, NULL), _i ? GACC_EINVAL : GACC_OK);
-	if (_i)
-		ck_assert_ptr_nonnull(strstr(gacc_last_error(&job[0]), "call gacc_wait"));
-	else
-		ck_assert_ptr_eq(next, first);
-	posted_rig_end();
-}
-END_TEST
-
-START_TEST(a_copy_is_pushed_again_as_it_is)
-{
-	const void *absent[64] = { NULL };
-	void *first, *next;
-
-	posted_rig_begin(true);
-	job[0].layout.keeps_slot = true;
-	real_set_closed(0);
-	ck_assert_uint_le(job[0].layout.n, 64);
-	push_in_vain(&first);
-	ck_assert_int_eq(gacc_push_copy(&job[0], absent, NULL, NULL), GACC_OK);
-	ck_assert_int_eq(gacc_grad_buffer(&job[0], &next, NULL), GACC_OK);
-	ck_assert_ptr_eq(next, posted_rig.slot[1]);
-	posted_rig_end();
-}
-END_TEST
-
-/* Nobody reads what was refused. */
-START_TEST(a_slot_that_was_refused_is_handed_out)
-{
-	void *first, *next;
-
-	posted_rig_begin(true);
-	job[0].layout.keeps_slot = true;
-	real_set_closed(0);
-	ck_assert_int_eq(gacc_grad_buffer(&job[0], &first, NULL), GACC_OK);
-	posted_rig.say = ST_BAD_WEIGHT;
-	ck_assert_int_eq(gacc_push(&job[0], NULL, NULL), GACC_EINVAL);
-	ck_assert_int_eq(gacc_grad_buffer(&job[0], &next, NULL), GACC_OK);
-	ck_assert_ptr_eq(next, first);
-	posted_rig_end();
-}
-END_TEST
-
-/* A repetition that is refused says nothing of the attempt before it, which may be counted. */
-START_TEST(a_slot_whose_repetition_was_refused_is_kept)
-{
-	void *first, *next;
-
-	posted_rig_begin(true);
-	job[0].layout.keeps_slot = true;
-	real_set_closed(0);
-	push_in_vain(&first);
-	posted_rig.say = ST_BAD_WEIGHT;
-	ck_assert_int_eq(gacc_push(&job[0], NULL, NULL), GACC_EINVAL);
-	ck_assert_int_eq(gacc_grad_buffer(&job[0], &next, NULL), GACC_OK);
-	ck_assert(first == posted_rig.slot[0] && next == posted_rig.slot[1]);
-	posted_rig_end();
-}
-END_TEST
-
 /* Nothing is accepted: each goes by RPC after the one before. */
 START_TEST(repeats_go_in_order)
 {
@@ -474,11 +356,6 @@ Suite *posted_async_suite(void)
 	tcase_set_timeout(tc, 30);
 	tcase_add_test(tc, pushes_need_no_thread);
 	tcase_add_test(tc, slots_are_not_shared);
-	tcase_add_test(tc, a_slot_that_is_the_sum_is_not_handed_out);
-	tcase_add_loop_test(tc, a_slot_that_may_be_the_sum_is_not_handed_out, 0, 2);
-	tcase_add_test(tc, a_copy_is_pushed_again_as_it_is);
-	tcase_add_test(tc, a_slot_that_was_refused_is_handed_out);
-	tcase_add_test(tc, a_slot_whose_repetition_was_refused_is_kept);
 	tcase_add_test(tc, repeats_go_in_order);
 	tcase_add_test(tc, a_refused_push_takes_those_behind_it_along);
 	tcase_add_test(tc, a_slot_is_not_given_out_behind_a_refusal);
