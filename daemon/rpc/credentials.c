@@ -4,6 +4,7 @@
 #include "rpc/credentials.h"
 
 #include "base/log.h"
+#include "rpc/certificate.h"
 #include "rpc/revoked.h"
 #include "rpc/role.h"
 
@@ -88,9 +89,10 @@ struct rpc_tls_peer {
 	atomic_uint holders;
 	pthread_mutex_t mutex;
 	char serial[REVOKED_SERIAL_MAX + 1]; /* of the newest connection, under the mutex; "": there was none */
+	char cluster[RPC_CLUSTER_MAX + 1];   /* of the own certificate; "": none is named */
 };
 
-static bool is_coordinator(const grpc_tls_custom_verification_check_request *request,
+static bool is_coordinator(const struct rpc_tls_peer *peer, const grpc_tls_custom_verification_check_request *request,
 			   char serial[REVOKED_SERIAL_MAX + 1], char **out_why)
 {
 	struct rpc_identity identity = { 0 };
@@ -111,6 +113,10 @@ static bool is_coordinator(const grpc_tls_custom_verification_check_request *req
 	else if (identity.role != RPC_ROLE_COORDINATOR)
 		snprintf(why, sizeof(why), "certificate \"%.100s\" has the role %s/%s; needed: coordinator", name,
 			 rpc_role_word(identity.role), identity.name);
+	else if (rpc_identity_is_foreign(&identity, peer->cluster))
+		snprintf(why, sizeof(why),
+			 "certificate \"%.100s\" is of another cluster, \"%s\", and that of this gaccd of \"%s\"", name,
+			 identity.cluster, peer->cluster);
 	else
 		return true;
 	*out_why = gpr_strdup(why);
@@ -135,7 +141,7 @@ static int verify(void *user_data, grpc_tls_custom_verification_check_request *r
 		return 0;
 	if (*out_status != GRPC_STATUS_OK)
 		return 1;
-	if (is_coordinator(request, serial, out_why))
+	if (is_coordinator(peer, request, serial, out_why))
 		note(peer, serial);
 	else
 		*out_status = GRPC_STATUS_PERMISSION_DENIED;
@@ -191,6 +197,7 @@ struct grpc_channel_credentials *rpc_tls_client(const struct rpc_tls_files *file
 		rpc_tls_peer_drop(peer);
 		return NULL;
 	}
+	rpc_certificate_cluster(files->cert, peer->cluster);
 	atomic_fetch_add(&peer->holders, 1);
 	grpc_tls_certificate_verifier *verifier = grpc_tls_certificate_verifier_external_create(&peer->external);
 	grpc_tls_credentials_options_set_certificate_verifier(options, verifier);

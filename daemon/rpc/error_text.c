@@ -99,6 +99,11 @@ const char *rpc_error_text_peer(const struct rpc_row *row, const struct rpc_peer
 			 peer->serial);
 		return "have the authority make another one";
 	}
+	if (*peer->other_cluster) {
+		snprintf(out_text, n_text, "%s: certificate \"%s\" is of another cluster, \"%s\"", row->path,
+			 peer->name, peer->other_cluster);
+		return "use one that names the cluster of the certificate of the gaccd that is called";
+	}
 	if (peer->bad_role)
 		snprintf(out_text, n_text, "%s: certificate \"%s\": its URIs name several roles, or one without a name",
 			 row->path, peer->name);

@@ -26,7 +26,7 @@ static bool peer_by_descriptor(const struct rpc_server *server, const char *uri,
 	return true;
 }
 
-static bool read_role(grpc_auth_context *context, struct rpc_peer *out_peer)
+static bool read_role(const struct rpc_server *server, grpc_auth_context *context, struct rpc_peer *out_peer)
 {
 	struct rpc_identity identity = { 0 };
 	const grpc_auth_property *property;
@@ -37,7 +37,9 @@ static bool read_role(grpc_auth_context *context, struct rpc_peer *out_peer)
 	out_peer->role = identity.role;
 	memcpy(out_peer->role_name, identity.name, sizeof(out_peer->role_name));
 	out_peer->bad_role = identity.is_bad;
-	return !identity.is_bad;
+	if (rpc_identity_is_foreign(&identity, server->cluster))
+		memcpy(out_peer->other_cluster, identity.cluster, sizeof(out_peer->other_cluster));
+	return !identity.is_bad && !*out_peer->other_cluster;
 }
 
 static bool read_serial(grpc_auth_context *context, struct rpc_peer *out_peer)
@@ -52,7 +54,7 @@ static bool read_serial(grpc_auth_context *context, struct rpc_peer *out_peer)
 }
 
 /* Name and role of the certificate that mutual TLS has verified. */
-static bool peer_by_certificate(grpc_call *call, struct rpc_peer *out_peer)
+static bool peer_by_certificate(const struct rpc_server *server, grpc_call *call, struct rpc_peer *out_peer)
 {
 	grpc_auth_context *context = grpc_call_auth_context(call);
 	if (!context)
@@ -67,7 +69,7 @@ static bool peer_by_certificate(grpc_call *call, struct rpc_peer *out_peer)
 		     !memchr(property->value, 0, property->value_length);
 	if (known)
 		snprintf(out_peer->name, sizeof(out_peer->name), "%.*s", (int)property->value_length, property->value);
-	known = known && read_role(context, out_peer) && read_serial(context, out_peer);
+	known = known && read_role(server, context, out_peer) && read_serial(context, out_peer);
 	grpc_auth_context_release(context);
 	return known;
 }
@@ -86,8 +88,8 @@ enum status rpc_peer_find(const struct rpc_server *server, grpc_call *call, cons
 	struct rpc_peer peer = { .uid = (uid_t)-1 };
 	char *uri = grpc_call_get_peer(call);
 	snprintf(peer.address, sizeof(peer.address), "%s", uri);
-	bool known =
-		strncmp(uri, "fd:", 3) == 0 ? peer_by_descriptor(server, uri, &peer) : peer_by_certificate(call, &peer);
+	bool known = strncmp(uri, "fd:", 3) == 0 ? peer_by_descriptor(server, uri, &peer)
+						 : peer_by_certificate(server, call, &peer);
 	gpr_free(uri);
 	if (!known && token_ok(server, authorization, authorization_len)) {
 		snprintf(peer.name, sizeof(peer.name), "token");

@@ -50,6 +50,7 @@ struct rpc_server {
 	size_t n_peers;
 	bool (*token_ok)(void *context, const char *token, size_t len);
 	void *token_context;
+	char cluster[RPC_CLUSTER_MAX + 1]; /* of the certificate that it listens with; "": none is named */
 	bool draining;
 	bool stopping;		/* gRPC accepts no more calls */
 	struct rpc_quota calls; /* those that have slots */

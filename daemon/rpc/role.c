@@ -13,6 +13,8 @@ const char *rpc_role_word(enum rpc_role role)
 	return words[role];
 }
 
+_Static_assert(RPC_CLUSTER_MAX == RPC_ROLE_NAME_MAX, "one rule for both names");
+
 static bool name_ok(const char *name, size_t n)
 {
 	for (size_t i = 0; i < n; i++)
@@ -39,13 +41,20 @@ void rpc_identity_add(struct rpc_identity *identity, const char *uri, size_t n)
 		name = name && name < end && *name == '/' ? name + 1 : NULL;
 		if (!name)
 			continue;
-		size_t n_name = (size_t)(end - name);
-		if (identity->role || path == cluster || !name_ok(name, n_name)) {
+		size_t n_name = (size_t)(end - name), n_cluster = (size_t)(path - cluster);
+		if (identity->role || !name_ok(cluster, n_cluster) || !name_ok(name, n_name)) {
 			identity->is_bad = true;
 			continue;
 		}
 		identity->role = role;
 		memcpy(identity->name, name, n_name);
 		identity->name[n_name] = 0;
+		memcpy(identity->cluster, cluster, n_cluster);
+		identity->cluster[n_cluster] = 0;
 	}
+}
+
+bool rpc_identity_is_foreign(const struct rpc_identity *identity, const char *cluster)
+{
+	return identity->role && *cluster && strcmp(identity->cluster, cluster) != 0;
 }

@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "base/loopback.h"
+#include "rpc/certificate.h"
 #include "rpc/credentials.h"
 #include "rpc/revoked.h"
 #include "rpc/tenants.h"
@@ -210,6 +211,8 @@ enum status rpc_server_listen_tcp(struct rpc_server *server, const char *address
 	grpc_server_credentials *creds = tls ? rpc_tls_server(&files) : grpc_insecure_server_credentials_create();
 	if (!creds)
 		return ST_IO_ERROR;
+	if (tls)
+		rpc_certificate_cluster(files.cert, server->cluster);
 	int port = grpc_server_add_http2_port(server->overflow->grpc, address, creds);
 	grpc_server_credentials_release(creds);
 	if (port == 0) {

@@ -81,6 +81,7 @@ enum rpc_role {
 	RPC_ROLE_ADMIN,
 };
 #define RPC_ROLE_NAME_MAX 64
+#define RPC_CLUSTER_MAX 64
 
 struct rpc_peer {
 	bool is_unix;	     /* uid and pid come from the kernel (SO_PEERCRED) */
@@ -91,8 +92,10 @@ struct rpc_peer {
 	uint64_t start_time; /* of that process, as the listener saw it; 0: it was gone already */
 	char name[128];	     /* TCP: the certificate's common name, or "token"; unix: "" */
 	enum rpc_role role;
-	bool revoked;			       /* its calls are refused */
-	bool bad_role;			       /* a certificate with several; its calls are refused */
+	bool revoked;  /* its calls are refused */
+	bool bad_role; /* a certificate with several; its calls are refused */
+	/* The certificate's, if it is not that of the server's own, and then its calls are refused; else "" */
+	char other_cluster[RPC_CLUSTER_MAX + 1];
 	char role_name[RPC_ROLE_NAME_MAX + 1]; /* "" without a role */
 	char serial[41];		       /* of the certificate, lower case hex; "" without one */
 	char address[64];		       /* for logs: "unix:pid=17", "ipv4:127.0.0.1:40000" */

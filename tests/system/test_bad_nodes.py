@@ -217,6 +217,7 @@ def certified(tmp_path_factory):
     make_cert(folder, "norole", [])
     make_cert(folder, "two", ["spiffe://gacc/node/b", "spiffe://gacc/admin/b"])
     make_cert(folder, "noname", ["spiffe://gacc/node/"])
+    make_cert(folder, "elsewhere", ["spiffe://elsewhere/node/b"])
     make_cert(folder, "node-gone", ["spiffe://gacc/node/gone"])
     make_cert(folder, "expired", ["spiffe://gacc/node/b"], days=-1)
     openssl("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-subj", "/CN=other", "-keyout", folder / "other.key", "-out",

@@ -148,6 +148,7 @@ CERTIFIED = [
     caller("role-without-a-name", "UNAUTHENTICATED", "UNAUTHENTICATED", "or one without a name", cert="noname"),
     caller("revoked", "UNAUTHENTICATED", "UNAUTHENTICATED", "is revoked", cert="node-gone", hint="have the authority make another one"),
     caller("another-authority", "UNAVAILABLE", "", "", cert="stranger"),
+    caller("other-cluster", "UNAUTHENTICATED", "UNAUTHENTICATED", "is of another cluster, \"elsewhere\"", cert="elsewhere", hint="names the cluster of the certificate"),
     caller("expired", "UNAVAILABLE", "", "", cert="expired"),
     caller("no-certificate", "UNAVAILABLE", "", "", cert=None),
 ]

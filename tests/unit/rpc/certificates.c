@@ -40,6 +40,8 @@ void certify_all(void)
 	certify("a", "URI:spiffe://lab/node/a" LOCAL);
 	certify("boss", "URI:spiffe://lab/admin/jane" LOCAL);
 	certify("plain", "DNS:plain" LOCAL);
+	certify("far", "URI:spiffe://elsewhere/node/a" LOCAL);
+	certify("farhub", "URI:spiffe://elsewhere/coordinator/hub" LOCAL);
 	certify("both", "URI:spiffe://lab/node/a,URI:spiffe://lab/admin/jane" LOCAL);
 	shell(NEW_KEY "-x509 -days 2 -subj /CN=mallory -addext "
 		      "subjectAltName=URI:spiffe://lab/node/a -keyout mallory.key -out mallory.pem",

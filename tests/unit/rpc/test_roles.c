@@ -41,6 +41,7 @@ START_TEST(roles_of_uris)
 	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
 		struct rpc_identity identity = { 0 };
 		rpc_identity_add(&identity, rows[i].uri, strlen(rows[i].uri));
+		ck_assert_str_eq(identity.cluster, identity.role ? "lab" : "");
 		ck_assert_msg(identity.role == rows[i].role && identity.is_bad == rows[i].is_bad &&
 				      strcmp(identity.name, rows[i].name) == 0,
 			      "%s", rows[i].uri);
@@ -53,6 +54,11 @@ START_TEST(roles_of_uris)
 	identity = (struct rpc_identity){ 0 };
 	rpc_identity_add(&identity, uri, strlen(uri));
 	ck_assert(identity.is_bad);
+	identity = (struct rpc_identity){ 0 };
+	char domain[] = "spiffe://aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa/node/b"; /* 65 */
+	rpc_identity_add(&identity, domain, strlen(domain));
+	ck_assert(identity.is_bad);
+	ck_assert(!rpc_identity_is_foreign(&(struct rpc_identity){ 0 }, "lab"));
 	identity = (struct rpc_identity){ 0 };
 	rpc_identity_add(&identity, "spiffe://lab/node/a\0b", 21); /* a NUL is no character of a name */
 	ck_assert(identity.is_bad);
@@ -109,8 +115,10 @@ START_TEST(only_a_coordinator_is_an_upstream)
 		{ "a", "certificate \"a\" has the role node/a; needed: coordinator" },
 		{ "plain", "certificate \"plain\" has no role; needed: coordinator" },
 		{ "both", "certificate \"both\": its URIs name several roles" },
+		{ "farhub",
+		  "certificate \"farhub\" is of another cluster, \"elsewhere\", and that of this gaccd of \"lab\"" },
 	};
-	for (size_t i = 0; i < 3; i++) {
+	for (size_t i = 0; i < 4; i++) {
 		set_up_with(hubs[i][0]);
 		refused_as("a", ST_UNAVAILABLE, hubs[i][1]);
 		tear_down();
@@ -160,7 +168,9 @@ static void *list_jobs(void *arg)
 /* The fixture's handler answers NOT_SUPPORTED. */
 START_TEST(calls_of_users)
 {
-	static struct caller caller[] = { { .who = "boss" }, { .who = "plain" }, { .who = "a" }, { .who = "hub" } };
+	static struct caller caller[] = {
+		{ .who = "boss" }, { .who = "plain" }, { .who = "a" }, { .who = "hub" }, { .who = "far" }
+	};
 	for (size_t i = 0; i < 4; i++) {
 		in_thread(list_jobs, &caller[i]);
 		ck_assert_msg(caller[i].failure.status == (i < 2 ? ST_NOT_SUPPORTED : ST_PERMISSION_DENIED), "%s: %s",
@@ -168,6 +178,10 @@ START_TEST(calls_of_users)
 	}
 	ck_assert_str_eq(caller[2].failure.message,
 			 "/gacc.v1.JobService/List: certificate \"a\" has the role node/a; needed: admin");
+	in_thread(list_jobs, &caller[4]);
+	ck_assert_int_eq(caller[4].failure.status, ST_UNAUTHENTICATED);
+	ck_assert_str_eq(caller[4].failure.message,
+			 "/gacc.v1.JobService/List: certificate \"far\" is of another cluster, \"elsewhere\"");
 }
 END_TEST
 
