@@ -37,7 +37,7 @@ struct workers {
 	workers_heartbeat *heartbeat;
 	void *heartbeat_arg;
 	int64_t beat_ns;		       /* the last one, or the turn's beginning; the caller */
-	_Alignas(64) _Atomic bool has_stepped; /* since then; of the other threads */
+	_Alignas(64) _Atomic bool has_stepped; /* since then; of any thread */
 };
 
 struct start {
