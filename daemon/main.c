@@ -7,6 +7,7 @@
 #include "coll/coll_gloo.h"
 #include "host/conf.h"
 #include "edge/daemon.h"
+#include "edge/own_certificate.h"
 #include "edge/upgrade_check.h"
 #include "launch/launcher.h"
 #include "host/fdstore.h"
@@ -216,7 +217,9 @@ static int run(const struct options *o)
 	if (o->print) {
 		conf_print(conf, stdout);
 	} else if (o->check) {
-		printf("ok\n");
+		code = own_certificate_check(conf, stderr) ? 0 : DAEMON_EXIT_CONFIG;
+		if (!code)
+			printf("ok\n");
 	} else if (o->check_upgrade) {
 		code = upgrade_check(conf);
 	} else if (o->accept_loss) {

@@ -133,7 +133,11 @@ int cmd_health(struct invocation *inv)
 		     "the disk of gaccd's state_dir is full (%s are free): new jobs and checkpoints there are "
 		     "refused\n",
 		     bytes(free_bytes, node->disk_free));
-	if (node->draining || node->disk_full || (gpus && has_fault(&report)))
+	if (*node->certificate_fault)
+		tell(inv->err, "other gaccds refuse this one: %s\n", node->certificate_fault);
+	if (*node->certificate_note)
+		tell(inv->err, "warning: %s\n", node->certificate_note);
+	if (node->draining || node->disk_full || *node->certificate_fault || (gpus && has_fault(&report)))
 		st = EXIT_UNHEALTHY;
 	gacc_node_free(node);
 	return st;

@@ -54,6 +54,7 @@ static void node_row(struct sheet *s, const gacc_cluster_node *n)
 			sheet_cell(s, "-");
 	}
 	sheet_cell(s, "%s", *n->data_address ? n->data_address : "-");
+	sheet_cell(s, "%s", *n->reason ? n->reason : "-");
 	sheet_cell(s, "%s", *n->version ? n->version : "-");
 	if (*n->kernels)
 		sheet_cell(s, "%s/%u", n->kernels, n->kernels_revision);
@@ -66,11 +67,12 @@ static void node_row(struct sheet *s, const gacc_cluster_node *n)
 static void view_nodes(struct invocation *inv, const gacc_nodes *nodes)
 {
 	static const struct column columns[] = {
-		{ "NAME", false, false },  { "STATE", false, false },  { "FOR", true, false },
-		{ "SILENT", true, false }, { "ROLE", false, false },   { "PARTS", true, false },
-		{ "CPUS", true, false },   { "MEMORY", true, false },  { "LIMIT", true, false },
-		{ "DATA", false, false },  { "VERSION", false, true }, { "KERNELS", false, true },
-		{ "COLL", false, true },   { "STARTS", true, true },   { NULL, false, false },
+		{ "NAME", false, false },   { "STATE", false, false },	{ "FOR", true, false },
+		{ "SILENT", true, false },  { "ROLE", false, false },	{ "PARTS", true, false },
+		{ "CPUS", true, false },    { "MEMORY", true, false },	{ "LIMIT", true, false },
+		{ "DATA", false, false },   { "REASON", false, false }, { "VERSION", false, true },
+		{ "KERNELS", false, true }, { "COLL", false, true },	{ "STARTS", true, true },
+		{ NULL, false, false },
 	};
 	struct sheet *s = sheet_new(inv, columns);
 

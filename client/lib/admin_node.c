@@ -51,6 +51,9 @@ static bool fill_node(void *public, const ProtobufCMessage *reply)
 		.user_limit = disk ? disk->user_limit : 0,
 		.longest_turn_ns = n->longest_turn_ns,
 		.recent_turn_ns = n->recent_turn_ns,
+		.certificate_fault = n->certificate_fault,
+		.certificate_note = n->certificate_note,
+		.certificate_expires_unix = n->certificate_expires_unix,
 		.json = answer_json(public, reply),
 	};
 	return out->json && (!n->device_access || fill_access(out, n->device_access));
@@ -100,6 +103,7 @@ static bool fill_node_list(void *public, Gacc__V1__ClusterNode *const *node, siz
 			.kernels = n->kernels,
 			.collectives = n->collectives,
 			.kernels_revision = n->kernels_revision,
+			.reason = n->reason,
 			.data_address = n->data_address,
 			.coordinates = n->coordinates,
 			.drained = n->drained,

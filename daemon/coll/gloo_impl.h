@@ -8,12 +8,12 @@
 #define GACC_COLL_GLOO_IMPL_H
 
 #include "coll/coll.h"
+#include "coll/gloo_blob.h"
 #include "coll/gloo_shim.h"
 
 #include <pthread.h>
 
-#define GLOO_MAGIC UINT64_C(0x3267636f6f6c67) /* its first byte changes with what members say to each other */
-#define GLOO_DEPTH 3			      /* pieces in flight to a part */
+#define GLOO_DEPTH 3 /* pieces in flight to a part */
 
 /* Slots of Gloo's messages. Those of operation n: GLOO_SLOT_OPERATIONS + n * GLOO_SLOTS; data have a slot made of the
  * operation's shape (see gloo_data_slot). */
@@ -112,14 +112,6 @@ struct gloo_net {
 	struct gloo_opened *opened; /* the mutex */
 };
 
-struct gloo_blob {
-	uint64_t magic;
-	struct coll_id id;
-	uint64_t part, n_parts, small, life;
-	uint64_t key[2];				 /* random */
-	struct sockaddr_storage address[COLL_MAX_PARTS]; /* where it listens for each part; n_parts are sent */
-};
-
 struct gloo_member {
 	struct coll base;
 	struct gloo_net *net;
@@ -185,8 +177,6 @@ uint64_t gloo_data_slot(const struct gloo_member *, const struct gloo_shape *);
 
 /* ---- joining (gloo_join.c) ---- */
 
-/* Of members of so many parts. */
-size_t gloo_blob_size(uint32_t n_parts);
 enum status gloo_join(struct coll *, const struct coll_address *all);
 /* Connects to the own ports where nobody has come (all: nobody has been looked for yet), before they are closed: a port
  * that is closed while a member knocks resets its connection, which may end its process (gloo_shim.h). */

@@ -19,11 +19,6 @@
 #define KEEPALIVE_S 5, 5, 3   /* idle, interval, count: a cut network is noticed within 20 s */
 #define USER_TIMEOUT_MS 20000 /* for bytes that nobody acknowledges */
 
-size_t gloo_blob_size(uint32_t n_parts)
-{
-	return offsetof(struct gloo_blob, address) + n_parts * sizeof(struct sockaddr_storage);
-}
-
 /* ---- addresses ---- */
 
 static bool is_address(const struct sockaddr_storage *a, sa_family_t family)

@@ -166,9 +166,26 @@ static void tell_up(struct members *m, struct watched *w, struct now now)
 		tell(m, &w->limit, now, false, "NodeBack", "node %s is back", f->node);
 }
 
+void members_reason(const struct members *m, const struct member *s, char out[MEMBER_REASON])
+{
+	const size_t n = MEMBER_REASON;
+	const int64_t seconds = s->silent_ns / SECOND;
+	if (s->state == MEMBER_UP)
+		snprintf(out, n, "%s", "");
+	else if (!s->known)
+		snprintf(out, n, "it has not come since this coordinator began");
+	else if (!s->link && *s->end)
+		snprintf(out, n, "its link has ended: %s", s->end);
+	else if (!s->link)
+		snprintf(out, n, "its link has ended");
+	else
+		snprintf(out, n, "no word for %" PRId64 " s", seconds);
+}
+
 static void tell_silent(struct members *m, struct watched *w, struct now now)
 {
 	const struct member *s = &w->member;
+	char why[MEMBER_REASON];
 	const char *node = s->facts.node;
 	const int64_t seconds = s->silent_ns / SECOND;
 	if (s->state == MEMBER_DOWN && s->known)
@@ -179,11 +196,10 @@ static void tell_silent(struct members *m, struct watched *w, struct now now)
 		     "node %s is down: it has not come in the %" PRId64
 		     " s since this coordinator began; its jobs wait",
 		     node, seconds);
-	else if (s->link)
-		tell(m, &w->limit, now, true, "NodeSuspect", "node %s: no word for %" PRId64 " s; its jobs wait", node,
-		     seconds);
-	else
-		tell(m, &w->limit, now, true, "NodeSuspect", "node %s: its link has ended; its jobs wait", node);
+	else {
+		members_reason(m, s, why);
+		tell(m, &w->limit, now, true, "NodeSuspect", "node %s: %s; its jobs wait", node, why);
+	}
 }
 
 /* Tells the state of a node that an operator does not know yet, or leaves it for a later tick: of a node that changes
@@ -404,11 +420,12 @@ bool members_heard(struct members *m, uint64_t link, struct now now, const struc
 	return true;
 }
 
-bool members_link_gone(struct members *m, uint64_t link, struct now now)
+bool members_link_gone(struct members *m, uint64_t link, const char *why, struct now now)
 {
 	uint32_t i = index_of_link(m, link);
 	if (i == NONE)
 		return false;
+	snprintf(m->at[i].member.end, sizeof(m->at[i].member.end), "%s", why);
 	set_link(m, i, 0);
 	if (m->at[i].member.state == MEMBER_UP)
 		set_state(m, i, MEMBER_SUSPECT, now); /* which the next tick tells: it may be that of all nodes */

@@ -36,6 +36,7 @@ struct now;
 struct members;
 
 #define MEMBER_NAME (NODE_NAME_MAX + 1) /* bytes of a node's name, with its end */
+#define MEMBER_ADDRESS 48		/* bytes of an IP address, with its end */
 #define MEMBERS_MAX 1024
 #define MEMBERS_SUSPECT_NS (INT64_C(3) * 1000000000)
 #define MEMBERS_TICK_NS (INT64_C(1) * 1000000000) /* a tick counts so much at most, and is due as often at least */
@@ -52,7 +53,7 @@ struct member_facts {
 	char version[32];		     /* of gaccd, for people */
 	char coll[32];			     /* what its engines speak to each other: "gloo/4" */
 	char kernels[32];		     /* for people: "avx2" */
-	char data_address[48];		     /* an IP address: engines of other nodes reach its engines there */
+	char data_address[MEMBER_ADDRESS];   /* an IP address: engines of other nodes reach its engines there */
 	uint32_t kernels_revision;	     /* KERNELS_REVISION of its build; at least 1 */
 	uint32_t cpus;
 	uint64_t memory_limit; /* bytes of shared memory that jobs may have there */
@@ -65,6 +66,9 @@ struct member_beat {
 	uint64_t memory_limit, memory_used;
 };
 
+#define MEMBER_END 160
+#define MEMBER_REASON (MEMBER_END + 40)
+
 enum member_state { MEMBER_UP, MEMBER_SUSPECT, MEMBER_DOWN };
 
 struct member {
@@ -74,6 +78,7 @@ struct member {
 	int64_t heard_ns, heard_unix_ns; /* its last word; 0: none in this term */
 	int64_t silent_ns;		 /* what counts of the time since then */
 	uint64_t link;			 /* 0: none */
+	char end[MEMBER_END];		 /* why its last link has ended; "": that is not known */
 	bool known;			 /* it has said Hello in this term */
 	bool expected;			 /* parts of jobs are placed there */
 	bool drained;
@@ -110,8 +115,8 @@ enum status members_hello(struct members *, const struct member_facts *, struct 
 /* Something has come over this link, a beat or anything else (NULL). false: the link is nobody's any more, and the
  * message is not to be believed. */
 bool members_heard(struct members *, uint64_t link, struct now, const struct member_beat *);
-/* The link has ended. false: it was nobody's any more. */
-bool members_link_gone(struct members *, uint64_t link, struct now);
+/* The link has ended; why, for people, or "". false: it was nobody's any more. */
+bool members_link_gone(struct members *, uint64_t link, const char *why, struct now);
 /* Each MEMBERS_TICK_NS or more often, after what can be read has been read. */
 void members_tick(struct members *, struct now);
 /* Whether parts of live jobs are placed on this node. Of the coordinator itself: nothing. ST_INVALID_ARGUMENT: no
@@ -127,6 +132,8 @@ const struct member *members_at(const struct members *, uint32_t index);
 const struct member *members_find(const struct members *, const char *name); /* NULL: none */
 const struct member *members_of_link(const struct members *, uint64_t link); /* NULL: nobody's */
 bool members_isolated(const struct members *);
+/* Why it is not UP, one clause: "no word for 4 s"; "" of one that is UP. */
+void members_reason(const struct members *, const struct member *, char out[MEMBER_REASON]);
 const char *member_state_name(enum member_state); /* "UP"; static */
 
 #endif

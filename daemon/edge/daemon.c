@@ -23,6 +23,7 @@
 #include "edge/links.h"
 #include "edge/node_dial.h"
 #include "edge/node_serve.h"
+#include "edge/own_certificate.h"
 #include "edge/part_norms.h"
 #include "edge/part_ports.h"
 #include "edge/part_record.h"
@@ -30,6 +31,7 @@
 #include "edge/reply.h"
 #include "edge/state_share.h"
 #include "edge/stored_check.h"
+#include "edge/tcp.h"
 #include "edge/upgrade_check.h"
 #include "host/attach.h"
 #include "host/failpoint_socket.h"
@@ -74,27 +76,11 @@ static void stop(struct daemon *d)
 	rpc_server_stop(d->rpc, DRAIN_MS, GRACE_MS, on_stopped, d);
 }
 
-static enum status read_revoked(struct daemon *d)
-{
-	const char *path = d->node.conf->tls.revoked;
-	return *path ? rpc_server_revoke(d->rpc, path) : ST_OK;
-}
-
-static void reload(struct daemon *d)
-{
-	const bool revokes = *d->node.conf->tls.revoked != '\0';
-	if (revokes && !d->node.stopping && !read_revoked(d))
-		log_notice("SIGHUP: tls.revoked has been read");
-	if (!revokes)
-		log_notice(
-			"SIGHUP: the configuration is read at start only; restart gaccd to change it (jobs survive)");
-}
-
 static void on_signal(uv_signal_t *h, int signum)
 {
 	struct daemon *d = h->data;
 	if (signum == SIGHUP)
-		reload(d);
+		tcp_reload(d);
 	else
 		stop(d);
 }
@@ -137,6 +123,7 @@ static void on_tick(uv_timer_t *h)
 		hosted_tick(d->job[i], now);
 	rank_logs_tick(d, now);
 	disk_watch_tick(d, now);
+	own_certificate_tick(d, now);
 	limit_logs(d, now);
 	state_share_tick(d, now);
 	hosted_queue_run(d, now);
@@ -157,39 +144,6 @@ static void on_connection_gone(void *arg, uid_t uid)
 {
 	struct daemon *d = arg;
 	rpc_server_fd_gone(d->rpc, uid);
-}
-
-static bool token_ok(void *context, const char *token, size_t n)
-{
-	const struct daemon *d = context;
-	unsigned char diff = n != d->n_token;
-	for (size_t i = 0; i < d->n_token; i++) /* as long for a wrong one as for the right one */
-		diff |= (unsigned char)(d->token[i] ^ (i < n ? token[i] : 0));
-	return !diff && d->n_token;
-}
-
-static enum status listen_tcp(struct daemon *d)
-{
-	const struct conf *c = d->node.conf;
-	if (!*c->listen.tcp)
-		return ST_OK;
-	struct rpc_tcp_identity id = { .cert_path = *c->tls.cert ? c->tls.cert : NULL,
-				       .key_path = *c->tls.key ? c->tls.key : NULL,
-				       .ca_path = *c->tls.ca ? c->tls.ca : NULL,
-				       .context = d };
-	if (!id.cert_path) {
-		enum status st = ST_INVALID_CONFIG;
-		if (!*c->listen.token_file)
-			log_error("listen.tcp needs tls.cert, tls.key and tls.ca, or on loopback listen.token_file");
-		else
-			st = token_file_read("listen.token_file", c->listen.token_file, d->token);
-		if (st)
-			return st;
-		d->n_token = strlen(d->token);
-		id.token_ok = token_ok;
-	}
-	int port;
-	return rpc_server_listen_tcp(d->rpc, c->listen.tcp, &id, &port);
 }
 
 /* ---- start ---- */
@@ -262,7 +216,7 @@ static enum status open_rpc(struct daemon *d)
 	enum status st = rpc_server_new(&c, &d->rpc);
 	d->node.pool = st ? NULL : rpc_server_pool(d->rpc);
 	if (!st)
-		st = read_revoked(d);
+		st = tcp_read_revoked(d);
 	if (!st)
 		st = methods_add(d);
 	if (!st)
@@ -270,7 +224,7 @@ static enum status open_rpc(struct daemon *d)
 	if (!st)
 		st = rpc_reflection_add(d->rpc);
 	if (!st)
-		st = listen_tcp(d);
+		st = tcp_listen(d);
 	return st;
 }
 

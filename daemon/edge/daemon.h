@@ -9,6 +9,7 @@
 #include "base/awake.h"
 #include "edge/turns.h"
 #include "host/token_file.h"
+#include "rpc/certificate.h"
 #include "rpc/rpc.h"
 #include "runtime/node.h"
 #include "runtime/persist.h"
@@ -105,6 +106,8 @@ struct daemon {
 	int64_t watchdog_ns; /* when it was fed last */
 	/* the service manager is getting the memory that tells where the journal stands */
 	struct fdstore_request *journal_keeping;
+	struct rpc_own_certificate certificate; /* at the last look (own_certificate.h) */
+	int64_t certificate_due_ns;
 	bool journal_lost; /* it has lost or altered records: no start with it */
 };
 

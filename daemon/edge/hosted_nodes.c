@@ -30,6 +30,32 @@ static bool is_young(const struct daemon *d)
 	return daemon_now(d).unix_ns - d->started_unix_ns < YOUNG_NS && *d->node.conf->listen.tcp;
 }
 
+/* Of a node that may have parts now; NULL: this one is not known. */
+static const struct member_facts *facts_by_name(const struct daemon *d, const char *name,
+						const struct member_facts *own)
+{
+	const struct member *m = is_here(d, name) ? NULL : members_find(d->members, name);
+	return is_here(d, name) ? own : m && m->known ? &m->facts : NULL;
+}
+
+/* Whether the engines of all nodes can reach each other, as far as addresses tell. */
+static bool check_reach(const struct daemon *d, const struct job_spec *s, char *why, size_t n_why)
+{
+	char name[NODE_NAME_MAX + 1];
+	struct member_facts own;
+	const struct member_facts *first = NULL;
+	node_build(d, &own);
+	for (uint32_t i = 0; i < s->parts; i++) {
+		if (!spec_node_of(s, i, name))
+			return true; /* all are here */
+		const struct member_facts *f = facts_by_name(d, name, &own);
+		first = first ? first : f;
+		if (f && f != first && !nodes_reach(first, f, why, n_why))
+			return false;
+	}
+	return true;
+}
+
 enum status hosted_nodes_check(const struct daemon *d, const struct job_spec *s, const char **field, char *why,
 			       size_t n_why)
 {
@@ -60,7 +86,8 @@ enum status hosted_nodes_check(const struct daemon *d, const struct job_spec *s,
 			return ST_UNAVAILABLE;
 		}
 	}
-	return ST_OK;
+	*field = "nodes";
+	return check_reach(d, s, why, n_why) ? ST_OK : ST_INVALID_SPEC;
 }
 
 /* Of a node that is among the members: as in struct link_message. */
@@ -157,6 +184,14 @@ void hosted_nodes_compare(struct hosted *h, struct now now)
 			nodes_alike(first, other, why, sizeof(why));
 		coord_part_unlike(h->coord, i, why, now);
 	}
+}
+
+void hosted_node_address(const struct hosted *h, uint32_t part, char out[MEMBER_ADDRESS])
+{
+	struct member_facts own;
+	node_build(h->d, &own);
+	const struct member_facts *f = facts_of(h->d, h->part[part].node, &own);
+	snprintf(out, MEMBER_ADDRESS, "%s", f ? f->data_address : "");
 }
 
 uint32_t hosted_node_protocol(const struct hosted *h, uint32_t part)

@@ -3,11 +3,12 @@
 #ifndef GACC_EDGE_HOSTED_NODES_H
 #define GACC_EDGE_HOSTED_NODES_H
 
+#include "control/members.h"
 #include "control/spec_nodes.h"
 #include "edge/hosted.h"
 
 /* May a new job with this specification have its parts there? INVALID_SPEC (a node that the cluster does not have, one
- * that is drained, or ranks that gaccd would launch elsewhere), UNAVAILABLE (one that is not linked). */
+ * that is drained, or nodes whose engines cannot reach each other), UNAVAILABLE (one that is not linked). */
 enum status hosted_nodes_check(const struct daemon *, const struct job_spec *, const char **field, char *why,
 			       size_t n_why);
 /* Gives each part of the job the number of its node; a node that has not said Hello yet is awaited.
@@ -22,6 +23,8 @@ void hosted_nodes_forget(struct hosted *);
 uint32_t hosted_parts_here(const struct hosted *);
 /* The name of a part's node. */
 void hosted_node_name(const struct hosted *, uint32_t part, char out[NODE_NAME_MAX + 1]);
+/* node.data_address of a part's node; "": that has not said Hello. */
+void hosted_node_address(const struct hosted *, uint32_t part, char out[MEMBER_ADDRESS]);
 /* The newest protocol between gaccds (node_facts.h) that the part's node speaks; UINT32_MAX: it has not said Hello. */
 uint32_t hosted_node_protocol(const struct hosted *, uint32_t part);
 /* The part that has this rank of the job. */

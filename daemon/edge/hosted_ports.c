@@ -8,6 +8,7 @@
 #include "cluster/event_message.h"
 #include "cluster/placed_message.h"
 #include "cluster/report_message.h"
+#include "coll/gloo_blob.h"
 #include "edge/checkpoints.h"
 #include "edge/hosted_journal.h"
 #include "edge/hosted_nodes.h"
@@ -72,7 +73,7 @@ void hosted_take_blob(struct daemon *d, const struct link_message *m)
 {
 	struct hosted *h = hosted_of_message(d, m);
 	struct held_blob b;
-	char why[200];
+	char why[200], at[MEMBER_ADDRESS];
 	if (!h)
 		return;
 	enum status st = blob_unpack(m->bytes, m->n, h->n_parts, &b, why, sizeof(why));
@@ -80,7 +81,11 @@ void hosted_take_blob(struct daemon *d, const struct link_message *m)
 		links_refuse(m, why);
 	if (st)
 		return;
-	if (b.blob.part == m->part) {
+	hosted_node_address(h, m->part, at);
+	if (!gloo_blob_is_at(b.blob.bytes, b.blob.n, at)) {
+		snprintf(why, sizeof(why), "it is not node.data_address of its node, %s", at);
+		links_refuse(m, why);
+	} else if (b.blob.part == m->part) {
 		hosted_nodes_compare(h, daemon_now(d));
 		st = coord_on_blob(h->coord, &b.blob, daemon_now(d));
 	} else {

@@ -336,6 +336,9 @@ static void get_node(struct rpc_call *call, const struct ProtobufCMessage *m, co
 	r.state_disk = &disk;
 	r.longest_turn_ns = (int64_t)d->turns.longest_ns;
 	r.recent_turn_ns = (int64_t)turns_recent_ns(&d->turns);
+	r.certificate_fault = (char *)d->certificate.fault;
+	r.certificate_note = (char *)d->certificate.note;
+	r.certificate_expires_unix = d->certificate.expires_unix;
 	struct device_access access;
 	struct access_messages told;
 	device_access_read("/dev", &access);

@@ -16,6 +16,7 @@
 struct node_list {
 	Gacc__V1__ClusterNode *node, **list;
 	struct member_facts own; /* the texts of the first */
+	char (*reason)[MEMBER_REASON];
 	uint32_t n;
 };
 
@@ -56,9 +57,14 @@ static void fill_own(const struct daemon *d, const struct member_facts *f, struc
 	out->heard_unix_nanos = now.unix_ns;
 }
 
-static void fill_member(const struct member *m, struct now now, Gacc__V1__ClusterNode *out)
+/* The message points to `reason`. */
+static void fill_member(const struct daemon *d, uint32_t i, struct now now, char reason[MEMBER_REASON],
+			Gacc__V1__ClusterNode *out)
 {
+	const struct member *m = members_at(d->members, i);
 	fill_facts(&m->facts, out);
+	members_reason(d->members, m, reason);
+	out->reason = reason;
 	out->state = state_of(m->state);
 	out->drained = m->drained;
 	out->state_since_unix_nanos = m->since_unix_ns;
@@ -81,14 +87,15 @@ static bool nodes_fill(const struct daemon *d, struct now now, struct node_list 
 	l->n = 1 + (d->members && !d->away ? members_n(d->members) : 0);
 	l->node = calloc(l->n, sizeof(*l->node));
 	l->list = calloc(l->n, sizeof(Gacc__V1__ClusterNode *));
-	if (!l->node || !l->list)
+	l->reason = calloc(l->n, sizeof(*l->reason));
+	if (!l->node || !l->list || !l->reason)
 		return false;
 	node_facts(d, &l->own);
 	for (uint32_t i = 0; i < l->n; i++) {
 		gacc__v1__cluster_node__init(&l->node[i]);
 		l->list[i] = &l->node[i];
 		if (i)
-			fill_member(members_at(d->members, i - 1), now, &l->node[i]);
+			fill_member(d, i - 1, now, l->reason[i], &l->node[i]);
 		else
 			fill_own(d, &l->own, now, &l->node[0]);
 		l->node[i].parts = parts_on(d, i);
@@ -108,6 +115,7 @@ static void list_nodes(struct rpc_call *call, const struct ProtobufCMessage *m, 
 	} else {
 		no_memory(call);
 	}
+	free(l.reason);
 	free(l.list);
 	free(l.node);
 }
@@ -118,6 +126,7 @@ static void drain_node(struct rpc_call *call, const struct ProtobufCMessage *m, 
 	const struct daemon *d = daemon_of(call);
 	Gacc__V1__DrainNodeResponse r = GACC__V1__DRAIN_NODE_RESPONSE__INIT;
 	Gacc__V1__ClusterNode node = GACC__V1__CLUSTER_NODE__INIT;
+	char reason[MEMBER_REASON];
 	const uint32_t uid = caller_uid(call);
 	if (uid && uid != geteuid()) {
 		rpc_failf(call, ST_PERMISSION_DENIED, "only root and gaccd's own user may drain nodes");
@@ -135,7 +144,7 @@ static void drain_node(struct rpc_call *call, const struct ProtobufCMessage *m, 
 		return;
 	}
 	members_drain(d->members, q->name, q->drained); /* there is such a member */
-	fill_member(members_at(d->members, i), now_of(call), &node);
+	fill_member(d, i, now_of(call), reason, &node);
 	node.parts = parts_on(d, i + 1);
 	r.node = &node;
 	rpc_finish(call, &r.base);

@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "edge/node_facts.h"
+#include "edge/own_certificate.h"
 #include "edge/part_launch.h"
 #include "gacc/internal/v1/peer.pb-c.h"
 #include "rpc/upstream.h"
@@ -28,21 +29,36 @@ struct node_dial {
 	uint64_t term; /* the highest of a coordinator that has welcomed this gaccd */
 	int64_t pause_ns, next_ns;
 	char token[TOKEN_MAX]; /* "": there are certificates */
-	char told[256];	       /* why there is no link, as the log has it; "": there is one, or nobody has been told */
+	char told[1024];       /* why there is no link, as the log has it; "": there is one, or nobody has been told */
 };
 
 /* ---- what is said of it ---- */
 
-static void tell_lost(struct daemon *d, const char *why)
+/* A coordinator that refuses a certificate ends the connection without a word. */
+static void add_certificate(const struct daemon *d, char *text, size_t n)
+{
+	struct rpc_own_certificate own;
+	const size_t at = strlen(text);
+	own_certificate_look(d->node.conf, &own);
+	if (*own.fault)
+		snprintf(text + at, n - at, "; this node's %s", own.fault);
+	else if (*own.name)
+		snprintf(text + at, n - at, "; if it refuses this node's %s, its own log says why", own.name);
+}
+
+static void tell_lost(struct daemon *d, const char *why, enum status st)
 {
 	struct node_dial *n = d->dial;
-	char text[sizeof(n->told) + 400];
+	char text[sizeof(n->told) + 400 + RPC_CERTIFICATE_WHY];
 	const bool had = n->welcomed;
 	if (!had && !strcmp(n->told, why))
 		return; /* dialled again in vain, for the same reason */
 	snprintf(n->told, sizeof(n->told), "%s", why);
 	snprintf(text, sizeof(text), "%s the coordinator at %.250s: %s; pushes go on, and windows wait for the link",
 		 had ? "the link is broken to" : "there is no link to", d->node.conf->cluster.coordinator, why);
+	const bool is_about_us = !strstr(why, "certificate") && !strstr(why, "Connection refused");
+	if (st == ST_UNAVAILABLE && !had && is_about_us)
+		add_certificate(d, text, sizeof(text));
 	daemon_event(d, true, "LinkLost", text);
 }
 
@@ -105,7 +121,7 @@ static enum status take(struct daemon *d, const struct peer_message *m, char *wh
 
 static void give_up(struct daemon *d, const char *why)
 {
-	tell_lost(d, why);
+	tell_lost(d, why, ST_OK);
 	d->dial->cancelled = true;
 	rpc_outgoing_cancel(d->dial->stream);
 }
@@ -145,7 +161,7 @@ static void on_ended(void *ctx, enum status st, const char *text)
 	struct daemon *d = ctx;
 	struct node_dial *n = d->dial;
 	if (!n->cancelled && !d->node.stopping)
-		tell_lost(d, *text ? text : status_info(st)->text);
+		tell_lost(d, *text ? text : status_info(st)->text, st);
 	peer_link_fini(&n->link);
 	n->stream = NULL;
 	n->welcomed = n->cancelled = false;
@@ -212,9 +228,11 @@ static enum status open_upstream(struct daemon *d)
 	if (!st)
 		rpc_server_set_relay(d->rpc, d->dial->upstream); /* JobService is the coordinator's */
 	if (st)
-		tell_lost(d, st == ST_INVALID_CONFIG || st == ST_IO_ERROR
-				     ? "its address or the certificates cannot be used, as the log says"
-				     : status_info(st)->text);
+		tell_lost(d,
+			  st == ST_INVALID_CONFIG || st == ST_IO_ERROR
+				  ? "its address or the certificates cannot be used, as the log says"
+				  : status_info(st)->text,
+			  st);
 	return st;
 }
 

@@ -56,6 +56,7 @@ void node_build(const struct daemon *d, struct member_facts *out)
 	*out = (struct member_facts){ .kernels_revision = KERNELS_REVISION };
 	snprintf(out->node, sizeof(out->node), "%s", c->node.name);
 	snprintf(out->version, sizeof(out->version), "%s", GACC_VERSION);
+	snprintf(out->data_address, sizeof(out->data_address), "%s", c->node.data_address);
 	snprintf(out->coll, sizeof(out->coll), "%s", NODE_COLL);
 	snprintf(out->kernels, sizeof(out->kernels), "%s", k ? k->name : "none");
 }
@@ -71,5 +72,4 @@ void node_facts(const struct daemon *d, struct member_facts *out)
 	out->memory_limit = beat.memory_limit;
 	out->memory_used = beat.memory_used;
 	read_boot_id(out->boot_id);
-	snprintf(out->data_address, sizeof(out->data_address), "%s", d->node.conf->node.data_address);
 }

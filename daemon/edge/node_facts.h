@@ -15,7 +15,8 @@
 
 /* All but term_seen. */
 void node_facts(const struct daemon *, struct member_facts *out);
-/* Of these the name and what the build is: version, coll, kernels, kernels_revision. All else is zero. */
+/* Of these what jobs over several nodes must agree on: the name, data_address, and what the build is: version, coll,
+ * kernels, kernels_revision. All else is zero. */
 void node_build(const struct daemon *, struct member_facts *out);
 struct member_beat node_beat(const struct daemon *);
 /* Of a job, as Hello has them (PartHeld). */

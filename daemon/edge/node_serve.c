@@ -29,9 +29,10 @@ struct served {
 	struct daemon *d;
 	struct rpc_call *call;
 	struct peer_link link;
-	uint64_t number;   /* 0: it has not said Hello */
-	uint32_t node;	   /* as in struct link_message */
-	int64_t opened_ns; /* of d->awake */
+	uint64_t number;      /* 0: it has not said Hello */
+	uint32_t node;	      /* as in struct link_message */
+	int64_t opened_ns;    /* of d->awake */
+	char end[MEMBER_END]; /* why this gaccd ends it; "": it has not */
 };
 
 /* ---- the stream ---- */
@@ -244,6 +245,12 @@ static enum status take(struct served *s, const struct peer_message *m, char *wh
 	return m->kind == PEER_CARRIED ? take_carried(s, &m->carried, why, n_why) : ST_OK;
 }
 
+static void end_link(struct served *s, enum status st, const char *why)
+{
+	snprintf(s->end, sizeof(s->end), "%.*s", MEMBER_END - 1, why);
+	rpc_failf(s->call, st, "%s", why);
+}
+
 static void on_message(struct rpc_call *call, const struct ProtobufCMessage *pb, const struct bytes_view *bulk)
 {
 	struct served *s = rpc_data(call);
@@ -266,7 +273,7 @@ static void on_message(struct rpc_call *call, const struct ProtobufCMessage *pb,
 	if (!st)
 		rpc_recv(call);
 	else
-		rpc_failf(call, st, "%s", why[0] ? why : status_info(st)->text);
+		end_link(s, st, why[0] ? why : status_info(st)->text);
 }
 
 static void on_writable(struct rpc_call *call)
@@ -278,6 +285,9 @@ static void on_writable(struct rpc_call *call)
 
 static void on_half_close(struct rpc_call *call)
 {
+	struct served *s = rpc_data(call);
+	if (s)
+		snprintf(s->end, sizeof(s->end), "its gaccd has hung up");
 	rpc_finish(call, NULL);
 }
 
@@ -295,8 +305,12 @@ static void on_end(struct rpc_call *call, bool completed)
 	if (!s)
 		return;
 	forget_link(s);
+	if (rpc_peer(call)->revoked)
+		snprintf(s->end, sizeof(s->end), "its certificate (serial %s) is revoked", rpc_peer(call)->serial);
 	if (s->number)
-		members_link_gone(s->d->members, s->number, daemon_now(s->d));
+		members_link_gone(s->d->members, s->number,
+				  *s->end ? s->end : "its gaccd has ended, or the connection was lost",
+				  daemon_now(s->d));
 	peer_link_fini(&s->link);
 	struct served **at = &s->d->served;
 	while (*at != s)
@@ -404,7 +418,7 @@ static void end_late(struct daemon *d, struct now now)
 		s->opened_ns = INT64_MAX; /* once */
 		log_warn("a link of node %s is ended: %s",
 			 s->number ? members_at(d->members, s->node - 1)->facts.node : "(no Hello)", why);
-		rpc_failf(s->call, ST_DEADLINE, "%s", why);
+		end_link(s, ST_DEADLINE, why);
 	}
 }
 

@@ -337,7 +337,9 @@ void rpc_call_drain(struct rpc_call *call)
 void rpc_call_end_revoked(struct rpc_call *call)
 {
 	const struct rpc_peer *peer = &call->peer;
-	if (peer->serial[0] && revoked_has(peer->serial))
+	if (peer->serial[0] && revoked_has(peer->serial)) {
+		call->peer.revoked = true;
 		rpc_failf(call, ST_UNAUTHENTICATED, "certificate \"%s\" (serial %s) is revoked", peer->name,
 			  peer->serial);
+	}
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Makes gRPC's credentials of certificates, keys and authorities in PEM files, which gRPC reads again when they have
- * changed, and checks the certificate of a coordinator. Loop thread, at the start; the check on any thread. */
+ * changed, and checks the certificates of clients and of a coordinator. Loop thread, at the start; the checks on any
+ * thread. */
 #include "rpc/credentials.h"
 
 #include "base/log.h"
@@ -15,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <grpc/grpc_security.h>
 #include <grpc/support/alloc.h>
 #include <grpc/support/string_util.h>
@@ -70,13 +72,103 @@ static grpc_tls_credentials_options *make_options(const struct rpc_tls_files *fi
 	return options;
 }
 
+/* Has `external` check the certificates instead of gRPC, which would not say what is wrong with one. */
+static void set_verifier(grpc_tls_credentials_options *options, grpc_tls_certificate_verifier_external *external)
+{
+	grpc_tls_certificate_verifier *verifier = grpc_tls_certificate_verifier_external_create(external);
+	grpc_tls_credentials_options_set_certificate_verifier(options, verifier);
+	grpc_tls_certificate_verifier_release(verifier);
+}
+
+static bool is_valid(const grpc_tls_custom_verification_check_request *request, const char *ca,
+		     enum rpc_certificate_use use, char *why, size_t n_why)
+{
+	return rpc_certificate_ok(request->peer_info.peer_cert, request->peer_info.peer_cert_full_chain, ca, use, why,
+				  n_why);
+}
+
+static void cancel(void *user_data, grpc_tls_custom_verification_check_request *request)
+{
+}
+
+/* ---- certificates of clients ---- */
+
+#define REFUSALS 16 /* that are remembered */
+#define AGAIN_S 600 /* then one that goes on is told again: who is refused dials each second */
+
+/* A certificate that is refused is told once. Strangers choose their names, so that no more than REFUSALS lines come in
+ * AGAIN_S. */
+static bool is_news(const char *why)
+{
+	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+	static struct {
+		time_t at; /* 0: free */
+		char why[RPC_CERTIFICATE_WHY];
+	} told[REFUSALS];
+	struct timespec now;
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	int free_at = -1;
+	bool known = false;
+	pthread_mutex_lock(&lock);
+	for (int i = 0; i < REFUSALS; i++) {
+		if (told[i].at && now.tv_sec - told[i].at >= AGAIN_S)
+			told[i].at = 0;
+		if (!told[i].at)
+			free_at = i;
+		else
+			known |= !strcmp(told[i].why, why);
+	}
+	if (!known && free_at >= 0) {
+		told[free_at].at = now.tv_sec + !now.tv_sec;
+		snprintf(told[free_at].why, sizeof(told[free_at].why), "%s", why);
+	}
+	pthread_mutex_unlock(&lock);
+	return !known && free_at >= 0;
+}
+
+struct acceptance {
+	grpc_tls_certificate_verifier_external external;
+	char ca[]; /* path */
+};
+
+static int verify_client(void *user_data, grpc_tls_custom_verification_check_request *request,
+			 grpc_tls_on_custom_verification_check_done_cb callback, void *callback_arg,
+			 grpc_status_code *out_status, char **out_why)
+{
+	const struct acceptance *a = user_data;
+	char why[RPC_CERTIFICATE_WHY];
+	if (is_valid(request, a->ca, RPC_CERTIFICATE_OF_CLIENT, why, sizeof(why))) {
+		*out_status = GRPC_STATUS_OK;
+		return 1;
+	}
+	if (is_news(why))
+		log_warn("a connection is refused: %s", why);
+	*out_status = GRPC_STATUS_UNAUTHENTICATED;
+	*out_why = gpr_strdup(why);
+	return 1;
+}
+
+static void drop_acceptance(void *user_data)
+{
+	free(user_data);
+}
+
 struct grpc_server_credentials *rpc_tls_server(const struct rpc_tls_files *files)
 {
-	grpc_tls_credentials_options *options = make_options(files);
-	if (!options)
+	struct acceptance *a = calloc(1, sizeof(*a) + strlen(files->ca) + 1);
+	grpc_tls_credentials_options *options = a ? make_options(files) : NULL;
+	if (!options) {
+		free(a);
 		return NULL;
-	grpc_tls_credentials_options_set_cert_request_type(options,
-							   GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
+	}
+	strcpy(a->ca, files->ca);
+	a->external = (grpc_tls_certificate_verifier_external){
+		.user_data = a, .verify = verify_client, .cancel = cancel, .destruct = drop_acceptance
+	};
+	/* that the client has the key is checked by TLS, the rest by verify_client */
+	grpc_tls_credentials_options_set_cert_request_type(
+		options, GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_BUT_DONT_VERIFY);
+	set_verifier(options, &a->external);
 	return grpc_tls_server_credentials_create(options);
 }
 
@@ -90,10 +182,11 @@ struct rpc_tls_peer {
 	pthread_mutex_t mutex;
 	char serial[REVOKED_SERIAL_MAX + 1]; /* of the newest connection, under the mutex; "": there was none */
 	char cluster[RPC_CLUSTER_MAX + 1];   /* of the own certificate; "": none is named */
+	char ca[];			     /* path */
 };
 
 static bool is_coordinator(const struct rpc_tls_peer *peer, const grpc_tls_custom_verification_check_request *request,
-			   char serial[REVOKED_SERIAL_MAX + 1], char **out_why)
+			   char serial[REVOKED_SERIAL_MAX + 1], char *why, size_t n_why)
 {
 	struct rpc_identity identity = { 0 };
 	for (size_t i = 0; i < request->peer_info.san_names.uri_names_size; i++) {
@@ -102,24 +195,24 @@ static bool is_coordinator(const struct rpc_tls_peer *peer, const grpc_tls_custo
 	}
 	const char *name = request->peer_info.common_name ? request->peer_info.common_name : "";
 	const char *pem = request->peer_info.peer_cert ? request->peer_info.peer_cert : "";
-	char why[512];
+	if (!is_valid(request, peer->ca, RPC_CERTIFICATE_OF_SERVER, why, n_why))
+		return false;
 	if (!revoked_serial(pem, strlen(pem), serial) || revoked_has(serial))
-		snprintf(why, sizeof(why), "certificate \"%.100s\" (serial %s) is revoked", name, serial);
+		snprintf(why, n_why, "certificate \"%.100s\" (serial %s) is revoked", name, serial);
 	else if (identity.is_bad)
-		snprintf(why, sizeof(why), "certificate \"%.100s\": its URIs name several roles, or one without a name",
+		snprintf(why, n_why, "certificate \"%.100s\": its URIs name several roles, or one without a name",
 			 name);
 	else if (identity.role == RPC_ROLE_NONE)
-		snprintf(why, sizeof(why), "certificate \"%.100s\" has no role; needed: coordinator", name);
+		snprintf(why, n_why, "certificate \"%.100s\" has no role; needed: coordinator", name);
 	else if (identity.role != RPC_ROLE_COORDINATOR)
-		snprintf(why, sizeof(why), "certificate \"%.100s\" has the role %s/%s; needed: coordinator", name,
+		snprintf(why, n_why, "certificate \"%.100s\" has the role %s/%s; needed: coordinator", name,
 			 rpc_role_word(identity.role), identity.name);
 	else if (rpc_identity_is_foreign(&identity, peer->cluster))
-		snprintf(why, sizeof(why),
+		snprintf(why, n_why,
 			 "certificate \"%.100s\" is of another cluster, \"%s\", and that of this gaccd of \"%s\"", name,
 			 identity.cluster, peer->cluster);
 	else
 		return true;
-	*out_why = gpr_strdup(why);
 	return false;
 }
 
@@ -135,21 +228,18 @@ static int verify(void *user_data, grpc_tls_custom_verification_check_request *r
 		  grpc_status_code *out_status, char **out_why)
 {
 	struct rpc_tls_peer *peer = user_data;
-	char serial[REVOKED_SERIAL_MAX + 1] = "";
+	char serial[REVOKED_SERIAL_MAX + 1] = "", why[RPC_CERTIFICATE_WHY];
+	if (!is_coordinator(peer, request, serial, why, sizeof(why))) {
+		*out_why = gpr_strdup(why);
+		*out_status = GRPC_STATUS_PERMISSION_DENIED;
+		return 1;
+	}
 	if (!grpc_tls_certificate_verifier_verify(peer->host_name, request, callback, callback_arg, out_status,
 						  out_why))
 		return 0;
-	if (*out_status != GRPC_STATUS_OK)
-		return 1;
-	if (is_coordinator(peer, request, serial, out_why))
+	if (*out_status == GRPC_STATUS_OK)
 		note(peer, serial);
-	else
-		*out_status = GRPC_STATUS_PERMISSION_DENIED;
 	return 1;
-}
-
-static void cancel(void *user_data, grpc_tls_custom_verification_check_request *request)
-{
 }
 
 void rpc_tls_peer_drop(struct rpc_tls_peer *peer)
@@ -175,11 +265,12 @@ bool rpc_tls_peer_revoked(struct rpc_tls_peer *peer, char out_serial[REVOKED_SER
 }
 
 /* With one holder. */
-static struct rpc_tls_peer *make_peer(void)
+static struct rpc_tls_peer *make_peer(const char *ca)
 {
-	struct rpc_tls_peer *peer = calloc(1, sizeof(*peer));
+	struct rpc_tls_peer *peer = calloc(1, sizeof(*peer) + strlen(ca) + 1);
 	if (!peer)
 		return NULL;
+	strcpy(peer->ca, ca);
 	peer->external = (grpc_tls_certificate_verifier_external){
 		.user_data = peer, .verify = verify, .cancel = cancel, .destruct = destruct
 	};
@@ -191,7 +282,7 @@ static struct rpc_tls_peer *make_peer(void)
 
 struct grpc_channel_credentials *rpc_tls_client(const struct rpc_tls_files *files, struct rpc_tls_peer **out_peer)
 {
-	struct rpc_tls_peer *peer = make_peer();
+	struct rpc_tls_peer *peer = make_peer(files->ca);
 	grpc_tls_credentials_options *options = peer ? make_options(files) : NULL;
 	if (!options) {
 		rpc_tls_peer_drop(peer);
@@ -199,9 +290,8 @@ struct grpc_channel_credentials *rpc_tls_client(const struct rpc_tls_files *file
 	}
 	rpc_certificate_cluster(files->cert, peer->cluster);
 	atomic_fetch_add(&peer->holders, 1);
-	grpc_tls_certificate_verifier *verifier = grpc_tls_certificate_verifier_external_create(&peer->external);
-	grpc_tls_credentials_options_set_certificate_verifier(options, verifier);
-	grpc_tls_certificate_verifier_release(verifier);
+	grpc_tls_credentials_options_set_verify_server_cert(options, 0);
+	set_verifier(options, &peer->external);
 	*out_peer = peer;
 	return grpc_tls_credentials_create(options);
 }

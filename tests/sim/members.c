@@ -272,7 +272,7 @@ static void read_all(void)
 		}
 		if (l->end_arrived) {
 			l->end_arrived = false;
-			if (members_link_gone(w.members, link, w.now) != l->live)
+			if (members_link_gone(w.members, link, "", w.now) != l->live)
 				fail("the end of link %u", (unsigned)i);
 			l->live = false;
 		}

@@ -33,9 +33,9 @@ def peer_message():
 MESSAGE = peer_message()
 LINK = "/gacc.internal.v1.PeerService/Link"
 PLAIN = {"hello": nodes.HELLOS, "frames": nodes.FRAMES, "callers": nodes.CALLERS, "specifications": nodes.SPECS, "drain": nodes.DRAINS,
-         "configuration": nodes.CONFIGS, "its part": nodes.OF_ITS_PART + nodes.FOREIGN}
+         "configuration": nodes.CONFIGS, "its part": nodes.OF_ITS_PART + nodes.FOREIGN + nodes.BLOBS}
 ROWS = [row for rows in PLAIN.values() for row in rows] + nodes.CERTIFIED
-EXPECTED = [*ALLOW, " NodeRefused", " NodeAhead", " NodeNameTwice", " LinkMessage ", " PartUnknown ", "revoked"]
+EXPECTED = [*ALLOW, " NodeRefused", " NodeAhead", " NodeNameTwice", " LinkMessage ", " PartUnknown ", "revoked", "a connection is refused"]
 
 
 class Intruder:
@@ -80,6 +80,13 @@ class Intruder:
     def link(self, messages):
         token = (self.cluster["b"].dir / "token").read_text()
         return self.ended(*self.open(token=token), LINK, messages)
+
+    def refused(self, method, **who):
+        """TLS itself refuses the certificate: the coordinator's log says why."""
+        a = self.cluster["a"]
+        begin = len(a.log())
+        got = self.call_as(method, **who)
+        return Answer(got.code, got.reason, got.text + "".join(re.findall(r"a connection is refused: .*", a.log()[begin:])), got.hint)
 
     def call_as(self, method, **who):
         if not {"token", "where", "cert"} & set(who):
@@ -197,11 +204,11 @@ def openssl(*words):
     subprocess.run(["openssl", *map(str, words)], check=True, capture_output=True, timeout=20)
 
 
-def make_cert(folder, name, uris, ca=None, days=1):
+def make_cert(folder, name, uris, ca=None, days=1, use="serverAuth,clientAuth"):
     """A certificate of the cluster's authority, or of `ca`, with these URIs and no more."""
     ca = ca or folder / "ca"
     ext = folder / f"{name}.ext"
-    ext.write_text("subjectAltName=" + ",".join([f"DNS:{name}", *(f"URI:{u}" for u in uris)]) + "\nextendedKeyUsage=serverAuth,clientAuth\n")
+    ext.write_text("subjectAltName=" + ",".join([f"DNS:{name}", *(f"URI:{u}" for u in uris)]) + f"\nextendedKeyUsage={use}\n")
     openssl("req", "-new", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-subj", f"/CN={name}", "-keyout", folder / f"{name}.key",
             "-out", folder / f"{name}.csr")
     openssl("x509", "-req", "-in", folder / f"{name}.csr", "-CA", f"{ca}.pem", "-CAkey", f"{ca}.key", "-CAcreateserial", "-days", days, "-extfile", ext, "-out",
@@ -219,6 +226,7 @@ def certified(tmp_path_factory):
     make_cert(folder, "noname", ["spiffe://gacc/node/"])
     make_cert(folder, "elsewhere", ["spiffe://elsewhere/node/b"])
     make_cert(folder, "node-gone", ["spiffe://gacc/node/gone"])
+    make_cert(folder, "server", ["spiffe://gacc/node/b"], use="serverAuth")
     make_cert(folder, "expired", ["spiffe://gacc/node/b"], days=-1)
     openssl("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-subj", "/CN=other", "-keyout", folder / "other.key", "-out",
             folder / "other.pem", "-days", 1)
@@ -239,6 +247,14 @@ def certified(tmp_path_factory):
 @pytest.mark.parametrize("row", nodes.CERTIFIED, ids=lambda row: row.id)
 def test_bad_certificate(certified, row):
     check(row, row.send(certified))
+
+
+def test_a_refused_certificate_is_told_once(certified):
+    """Who is refused dials again and again."""
+    row = next(row for row in nodes.CERTIFIED if row.id == "caller-expired")
+    for _ in range(4):
+        row.send(certified)
+    assert certified.cluster["a"].log().count('refused: certificate "expired"') == 1
 
 
 def test_the_table():

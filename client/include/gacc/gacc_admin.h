@@ -367,6 +367,9 @@ typedef struct gacc_node_info {
 	uint64_t memlock_limit; /* bytes; all ones: none */
 	size_t n_device;
 	const gacc_device_node *device; /* those in its /dev */
+	/* of gaccd's own certificate: why others refuse it, and what should be mended soon; "": nothing */
+	const char *certificate_fault, *certificate_note;
+	int64_t certificate_expires_unix; /* seconds; 0: it has none, or is older than this */
 } gacc_node_info;
 
 GACC_API gacc_status gacc_node_get(gacc_client *, gacc_node_info **out);
@@ -379,6 +382,7 @@ typedef struct gacc_cluster_node {
 	const char *version, *kernels, *data_address;
 	const char *collectives;   /* "gloo/2": a job waits while its nodes have different ones, ... */
 	uint32_t kernels_revision; /* ... or different revisions of what they compute */
+	const char *reason;	   /* why it is not UP: a sentence; "" of one that is, or of an older coordinator */
 	int coordinates, drained;
 	int64_t state_since_unix_nanos, heard_unix_nanos; /* its last word; 0: none yet */
 	int64_t silent_ns;				  /* since then */

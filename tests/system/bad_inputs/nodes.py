@@ -5,6 +5,8 @@
 The stage of these rows is test_bad_nodes.Intruder. LOGGED is the code of a message that is dropped with a line in the coordinator's log.
 """
 import os
+import socket
+import struct
 import subprocess
 
 from bad_inputs import Answer, Row
@@ -110,6 +112,32 @@ OF_ITS_PART = [of_its_part("garbage", rf"{what} about part 1 is dropped: ", kind
     ("view", "a view"), ("ledger", "a ledger"), ("blob", "an address"), ("norms", "norms"))]
 
 
+def board_address(ip, n_parts=2, part=1, life=7):
+    """What the engine of a part over Gloo gives the others (coll/gloo_blob.h), with another machine's address."""
+    listens = struct.pack("<HHxxxx", socket.AF_INET6, 4000) if ":" in ip else struct.pack("<H", socket.AF_INET) + struct.pack(">H", 4000)
+    listens += socket.inet_pton(socket.AF_INET6 if ":" in ip else socket.AF_INET, ip)
+    gloo = struct.pack("<Q4Q4Q2Q", 0x3267636f6f6c67, 1, 1, 1, 1, part, n_parts, 0, life, 1, 2)
+    return gloo + b"".join(bytes(128) if s == part else listens.ljust(128, b"\0") for s in range(n_parts))
+
+
+def part_blob(job, ip):
+    """PartBlob of gacc/internal/v1/cluster.proto."""
+    address, life = board_address(ip), 7
+
+    def varint(n):
+        return bytes([n]) if n < 128 else bytes([n & 127 | 128]) + varint(n >> 7)
+    numbers = b"".join(varint(field << 3) + varint(value) for field, value in ((1, job), (2, 1), (3, 1), (4, 1), (5, 1)))
+    return numbers + varint(6 << 3 | 1) + struct.pack("<Q", life) + varint(7 << 3 | 2) + varint(len(address)) + address
+
+
+def blob(what, ip, *row):
+    return Row(f"part-blob-{what}", lambda s: s.say_of_part({"kind": KINDS["blob"], "job_id": s.job, "part": 1, "bytes": part_blob(s.job, ip)}), *row, "")
+
+
+ELSEWHERE = ("LOGGED", "LinkMessage", "an address about part 1 is dropped: it is not node.data_address of its node, 127.0.0.1")
+BLOBS = [blob("of-another-machine", "10.9.8.7", *ELSEWHERE), blob("of-another-family", "::1", *ELSEWHERE), blob("of-nowhere", "0.0.0.0", *ELSEWHERE),
+         blob("of-its-own-machine", "127.0.0.1", "OK", "", "")]  # of an engine that is not there: forgotten
+
 FOREIGN = [of_its_part("of-another-node", "about part 0 is dropped: the part is on another node", kind, bytes=GARBAGE, part=0)
            for kind in ("report", "placed", "view", "blob")]
 FOREIGN.append(of_its_part("of-no-part", "a report about part 15 is dropped: the job has no such part", "report", bytes=GARBAGE, part=15))
@@ -121,7 +149,7 @@ FOREIGN += [Row(f"part-{kind}-of-no-job", lambda s, kind=kind: s.say_of_part({"k
 
 
 def caller(what, code, reason, value, /, method="gacc.internal.v1.PeerService/Link", hint="", **who):
-    return Row(f"caller-{what}", lambda s: s.call_as(method, **who), code, reason, value, hint)
+    return Row(f"caller-{what}", lambda s: (s.refused if code == "UNAVAILABLE" else s.call_as)(method, **who), code, reason, value, hint)
 
 
 LIST = "gacc.v1.JobService/List"
@@ -147,9 +175,10 @@ CERTIFIED = [
     caller("two-roles", "UNAUTHENTICATED", "UNAUTHENTICATED", "its URIs name several roles", cert="two"),
     caller("role-without-a-name", "UNAUTHENTICATED", "UNAUTHENTICATED", "or one without a name", cert="noname"),
     caller("revoked", "UNAUTHENTICATED", "UNAUTHENTICATED", "is revoked", cert="node-gone", hint="have the authority make another one"),
-    caller("another-authority", "UNAVAILABLE", "", "", cert="stranger"),
+    caller("another-authority", "UNAVAILABLE", "", r'a connection is refused: certificate "stranger" \(role node/b, serial [0-9a-f]+\) is of another authority', cert="stranger"),
     caller("other-cluster", "UNAUTHENTICATED", "UNAUTHENTICATED", "is of another cluster, \"elsewhere\"", cert="elsewhere", hint="names the cluster of the certificate"),
-    caller("expired", "UNAVAILABLE", "", "", cert="expired"),
+    caller("expired", "UNAVAILABLE", "", r'certificate "expired" \(role node/b, serial [0-9a-f]+\) has expired, on 20.* UTC: have the authority make another', cert="expired"),
+    caller("for-servers-only", "UNAVAILABLE", "", r'certificate "server" .* is not for clients, by its extended key usage', cert="server"),
     caller("no-certificate", "UNAVAILABLE", "", "", cert=None),
 ]
 

@@ -53,6 +53,31 @@ START_TEST(engines_that_compute_otherwise)
 }
 END_TEST
 
+START_TEST(engines_that_cannot_be_reached)
+{
+	static const char *const rows[][2] = { { "127.0.0.1", "127.0.0.2" },
+					       { "::1", "127.0.0.1" },
+					       { "10.0.0.1", "fd00::7" } };
+	struct member_facts near = a;
+	for (size_t i = 0; i < 3; i++) {
+		strcpy(near.data_address, rows[i][0]);
+		strcpy(b.data_address, rows[i][1]);
+		ck_assert_msg(nodes_alike(&near, &b, why, sizeof(why)), "%s", why);
+	}
+	strcpy(near.data_address, "10.0.0.1");
+	strcpy(b.data_address, "127.0.0.1");
+	ck_assert(!nodes_alike(&near, &b, why, sizeof(why)));
+	ck_assert_str_eq(why,
+			 "node b has node.data_address 127.0.0.1, which node a (10.0.0.1) cannot reach: set it to an "
+			 "address of b on the data network");
+	*why = '\0';
+	ck_assert(!nodes_reach(&b, &near, why, sizeof(why)));
+	ck_assert_str_eq(why,
+			 "node b has node.data_address 127.0.0.1, which node a (10.0.0.1) cannot reach: set it to an "
+			 "address of b on the data network");
+}
+END_TEST
+
 int main(void)
 {
 	Suite *s = suite_create("alike");
@@ -61,6 +86,7 @@ int main(void)
 	tcase_add_test(t, what_changes_no_bit_does_not_matter);
 	tcase_add_test(t, engines_that_speak_otherwise);
 	tcase_add_test(t, engines_that_compute_otherwise);
+	tcase_add_test(t, engines_that_cannot_be_reached);
 	suite_add_tcase(s, t);
 	return suite_run(s);
 }

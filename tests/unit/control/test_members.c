@@ -162,19 +162,20 @@ START_TEST(a_link_ends)
 {
 	uint64_t b = hello("b", 4), c = hello("c", 1), again;
 	*events = '\0';
-	ck_assert(members_link_gone(m, b, now) && !members_link_gone(m, b, now) && !members_heard(m, b, now, NULL));
+	ck_assert(members_link_gone(m, b, "", now) && !members_link_gone(m, b, "late", now) &&
+		  !members_heard(m, b, now, NULL));
 	ck_assert(state_of("b") == MEMBER_SUSPECT && !members_find(m, "b")->link);
 	members_tick(m, now);
 	EVENTS("!NodeSuspect: node b: its link has ended; its jobs wait\n");
 	again = hello("b", 4);
 	ck_assert(again > c && state_of("b") == MEMBER_UP && !n_closed);
 	EVENTS("NodeBack: node b is back\n");
-	members_link_gone(m, again, now);
+	members_link_gone(m, again, "", now);
 	hello("b", 4); /* between two ticks: nobody need know */
 	members_tick(m, now);
 	EVENTS("");
 	ck_assert(!members_heard(m, again, now, NULL));
-	members_link_gone(m, members_find(m, "b")->link, now);
+	members_link_gone(m, members_find(m, "b")->link, "", now);
 	pass(LEASE, &c, 1);
 	ck_assert_int_eq(state_of("b"), MEMBER_DOWN);
 	*events = '\0';
@@ -242,8 +243,8 @@ START_TEST(links_that_end_at_once_are_isolation_too)
 {
 	uint64_t b = hello("b", 1), c = hello("c", 1);
 	*events = '\0';
-	members_link_gone(m, b, now);
-	members_link_gone(m, c, now);
+	members_link_gone(m, b, "", now);
+	members_link_gone(m, c, "", now);
 	pass(10 * LEASE, NULL, 0);
 	ck_assert(state_of("b") == MEMBER_SUSPECT && state_of("c") == MEMBER_SUSPECT);
 	EVENTS("!CoordinatorIsolated: 2 of 2 nodes are silent: more likely by the coordinator's own network; none "
@@ -365,7 +366,7 @@ START_TEST(a_later_life_takes_the_place_of_the_old_link)
 	ck_assert(n_closed == 1 && closed[0] == b && next > b);
 	EVENTS("NodeUp: node b is up: 10.0.0.98, incarnation 5\n");
 	members_tick(m, now);
-	ck_assert(!members_link_gone(m, b, now) && state_of("b") == MEMBER_UP);
+	ck_assert(!members_link_gone(m, b, "", now) && state_of("b") == MEMBER_UP);
 	pass(3 * SECOND, NULL, 0);
 	struct member_facts f = facts("b", 1); /* with a new state_dir, and after a start of the machine */
 	f.boot_id[0] = 1;
@@ -379,7 +380,7 @@ START_TEST(logs_do_not_fill_up)
 	uint64_t b = hello("b", 4), c = hello("c", 1);
 	n_events = 0;
 	for (int i = 0; i < 60; i++) { /* seconds */
-		members_link_gone(m, b, now);
+		members_link_gone(m, b, "", now);
 		pass(SECOND / 2, &c, 1);
 		b = hello("b", 4);
 		pass(SECOND / 2, &c, 1);
@@ -388,11 +389,11 @@ START_TEST(logs_do_not_fill_up)
 	ck_assert_uint_ge(n_events, 9);
 	*events = '\0';
 	for (int i = 0; i < 5; i++) {
-		members_link_gone(m, b, now);
+		members_link_gone(m, b, "", now);
 		members_tick(m, now);
 		b = hello("b", 4);
 	}
-	members_link_gone(m, b, now);
+	members_link_gone(m, b, "", now);
 	now.mono_ns += SECOND;
 	members_tick(m, now);
 	*events = '\0';
@@ -431,7 +432,7 @@ START_TEST(there_is_room_for_so_many)
 	ck_assert_ptr_nonnull(strstr(events, "!NodeRefused: node b: this coordinator knows"));
 	ck_assert_int_eq(members_expect(m, "b", true, now), ST_RESOURCE_EXHAUSTED);
 	for (uint32_t i = 3; i < 6; i++) /* all of these will be missed, and n0 to n2 have links */
-		members_link_gone(m, link[i], now);
+		members_link_gone(m, link[i], "", now);
 	members_drain(m, "n3", true);
 	members_expect(m, "n4", true, now);
 	members_tick(m, now);
@@ -439,10 +440,10 @@ START_TEST(there_is_room_for_so_many)
 	hello("n5", 1);
 	ck_assert(state_of("n0") == MEMBER_DOWN && state_of("n3") == MEMBER_DOWN && state_of("n4") == MEMBER_DOWN);
 	REFUSED(, ST_RESOURCE_EXHAUSTED, full);
-	members_link_gone(m, link[0], now);
+	members_link_gone(m, link[0], "", now);
 	pass(SECOND, link + 1, 2);
 	pass(SECOND, link + 6, MEMBERS_MAX - 6); /* n1, n2 are back, n0 is DOWN for longest */
-	members_link_gone(m, link[1], now);
+	members_link_gone(m, link[1], "", now);
 	pass(LEASE, link + 6, MEMBERS_MAX - 6);
 	ck_assert_int_eq(state_of("n1"), MEMBER_DOWN);
 	ck_assert_int_eq(hello_of(facts("b", 1), &other), ST_OK);
@@ -468,7 +469,7 @@ START_TEST(a_short_lease)
 	pass(SECOND / 2, &c, 1);
 	ck_assert_int_eq(state_of("b"), MEMBER_DOWN);
 	EVENTS("!NodeDown: node b is down: no word for 3 s; its jobs wait\n");
-	members_link_gone(m, hello("b", 1), now); /* nor does it run faster once the link has ended */
+	members_link_gone(m, hello("b", 1), "", now); /* nor does it run faster once the link has ended */
 	pass(5 * SECOND / 2, &c, 1);
 	ck_assert_int_eq(state_of("b"), MEMBER_SUSPECT);
 }

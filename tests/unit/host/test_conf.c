@@ -189,6 +189,12 @@ START_TEST(mistakes_are_named_with_their_place)
 		":1:25: cluster.coordinator: a link to a:7 needs tls.cert, tls.key and tls.ca, or cluster.token_file");
 	refused("cluster: { coordinator: \"a:7\", token_file: /t }\nnode: { name: a b }", NULL, NULL,
 		":2:15: node.name: \"a b\" must be 1 to 64 letters, digits and .-_ in a cluster");
+	refused("node: { data_address: \"::1\" }\ncluster: { coordinator: \"10.0.0.1:17420\" }\ntls: { cert: /c, key: "
+		"/k, ca: /a }",
+		NULL, NULL,
+		":1:23: node.data_address: the engines of other nodes cannot reach this one's at ::1; set it to this "
+		"node's "
+		"IP address on the data network");
 	refused("node: { data_address: host }", NULL, NULL,
 		":1:23: node.data_address: \"host\" must be an IP address, 10.0.0.7 or fd00::7");
 	refused("tls: { cert: a, ca: b }", NULL, NULL, ":1:14: tls: cert, key and ca belong together: key is missing");

@@ -128,6 +128,29 @@ START_TEST(only_a_coordinator_is_an_upstream)
 }
 END_TEST
 
+/* On both sides: who connects sends the certificates between its own and the authority. */
+START_TEST(over_another_authority)
+{
+	certify_between("middle");
+	certify_by("middle", "hub", "coordinator");
+	certify_by("middle", "a", "node");
+	tear_down();
+	n_stopped = 0;
+	upstream = NULL;
+	set_up_with("hub");
+	refused_as("a", ST_UNAVAILABLE, "is of another authority than those in"); /* the hub sends its own alone */
+	tear_down();
+	n_stopped = 0;
+	upstream = NULL;
+	join_chain("hub", "middle");
+	join_chain("a", "middle");
+	set_up_with("hub");
+	dial_as("a", NULL);
+	connected(true);
+	ck_assert_str_eq(at_hub.peer.role_name, "a");
+}
+END_TEST
+
 START_TEST(the_upstream_has_the_right_name)
 {
 	dial_as("a", "elsewhere");
@@ -410,6 +433,7 @@ int main(void)
 	tcase_set_timeout(tls, 60);
 	tcase_add_test(tls, a_node_links);
 	tcase_add_test(tls, others_do_not_link);
+	tcase_add_test(tls, over_another_authority);
 	tcase_add_test(tls, the_upstream_has_the_right_name);
 	tcase_add_test(tls, calls_of_users);
 	tcase_add_test(tls, certificates_change);
