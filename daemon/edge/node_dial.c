@@ -17,7 +17,7 @@
 #include <string.h>
 
 #define FIRST_PAUSE_NS (INT64_C(100) * 1000000)
-#define LAST_PAUSE_NS (INT64_C(1000) * 1000000)
+#define LAST_PAUSE_NS (INT64_C(300) * 1000000)
 #define QUEUE_BYTES (8u << 20)
 
 struct node_dial {

@@ -41,7 +41,7 @@ static grpc_channel *make_channel(const struct rpc_upstream *u)
 		int_arg(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1),
 		int_arg(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100),
 		int_arg(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, CONNECT_MS),
-		int_arg(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000),
+		int_arg(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 300),
 		int_arg(GRPC_ARG_KEEPALIVE_TIME_MS, u->keepalive_ms),
 		int_arg(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, u->keepalive_ms),
 		int_arg(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0),
