@@ -192,7 +192,7 @@ static int engine(void)
 	signal(SIGINT, SIG_IGN); /* a terminal's Ctrl-C is for gaccd to judge */
 	log_init("engine", log_auto_format(), LOG_INFO);
 	static const struct engine_net net = { .open = open_net };
-	return engine_main(ENGINE_CHANNEL_FD, &net);
+	return engine_main(ENGINE_CHANNEL_FD, &net, NULL);
 }
 
 /* JOB RUNTIME_DIR ORPHAN_MS DESCRIPTORS UUID */

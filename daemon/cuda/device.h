@@ -27,7 +27,6 @@ struct cuda_device {
 	cu_stream stream;
 	int wake;	      /* eventfd, written when the stream has come so far */
 	uint64_t patience_ns; /* of a wait, besides what its bytes need */
-	uint64_t granularity; /* of allocations that are exported */
 	bool may_rdma;
 };
 

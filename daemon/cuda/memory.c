@@ -174,21 +174,26 @@ static uint64_t count_units(const struct plan *p)
 	return n;
 }
 
-static uint64_t bytes_of(const struct cuda_memory *m)
+/* What all of it takes, as allocations are whole pages of the device. */
+static enum status measure_all(struct cuda_memory *m, uint64_t *out)
 {
-	uint64_t sum = 0;
-	for (int i = 0; i < m->n; i++)
-		sum += SEGMENT_DATA_OFFSET + m->arena[i].what.bytes;
-	return sum;
+	enum status st = ST_OK;
+	*out = 0;
+	for (int i = 0; i < m->n && !st; i++) {
+		st = measure(m->device, &m->arena[i]);
+		*out += m->arena[i].n_whole;
+	}
+	return st;
 }
 
-static enum status explain(const struct cuda_memory *m, enum status st, char *why, size_t n_why)
+/* When what was made of it has been given back. */
+static enum status explain(const struct cuda_device *d, uint64_t need, enum status st, char *why, size_t n_why)
 {
+	const double mib = 1 << 20;
 	size_t left = 0, total = 0;
-	if (st == ST_NO_MEMORY && !m->device->cu.cuMemGetInfo(&left, &total))
-		snprintf(why, n_why,
-			 "the job needs %" PRIu64 " bytes of the GPU's memory, of whose %zu bytes %zu are free now",
-			 bytes_of(m), total, left);
+	if (st == ST_NO_MEMORY && need && !d->cu.cuMemGetInfo(&left, &total))
+		snprintf(why, n_why, "the job needs %.1f MiB of the GPU's memory, of whose %.1f MiB %.1f are free now",
+			 (double)need / mib, (double)total / mib, (double)left / mib);
 	else if (st)
 		snprintf(why, n_why, "the GPU's memory cannot be taken: %s", status_info(st)->text);
 	return st;
@@ -199,7 +204,10 @@ enum status cuda_memory_make(struct cuda_memory *out, const struct cuda_device *
 {
 	const uint64_t units = count_units(p), most = (uint64_t)d->processors * SHARES_EACH;
 	struct cuda_memory m;
+	uint64_t need = 0;
 	enum status st = prepare(&m, d, p, (uint32_t)(units < most ? units : most));
+	if (!st)
+		st = measure_all(&m, &need);
 	for (int i = 0; i < m.n && !st; i++) {
 		st = create(d, &m.arena[i]);
 		if (!st)
@@ -211,7 +219,7 @@ enum status cuda_memory_make(struct cuda_memory *out, const struct cuda_device *
 	}
 	if (st) {
 		cuda_memory_fini(&m);
-		return explain(&m, st, why, n_why);
+		return explain(d, need, st, why, n_why);
 	}
 	*out = m;
 	return ST_OK;
@@ -279,8 +287,23 @@ static enum status adopt(const struct cuda_memory *m, struct cuda_arena *a, uint
 	return st ? st : check(m, a, generation, why, n_why);
 }
 
+/* Is this SEG_DEVICE of the job, whose length is not known yet? */
+static enum status match_first(const struct cuda_device *d, const struct cuda_arena *a, const struct plan *p, char *why,
+			       size_t n_why)
+{
+	struct segment_header h;
+	char text[160] = "the device has failed";
+	enum status st = cuda_download(d, &h, a->whole, sizeof(h));
+	if (!st)
+		st = segment_header_match(&h, p->job_id, p->fingerprint, SEG_DEVICE, 0, text, sizeof(text));
+	if (st)
+		snprintf(why, n_why, "segment 0 (role %d): %s", SEG_DEVICE, text);
+	return st;
+}
+
 /* How many shares the memory was made for: the length of SEG_DEVICE depends on it. */
-static enum status read_shares(const struct cuda_device *d, int fd, uint32_t *shares, char *why, size_t n_why)
+static enum status read_shares(const struct cuda_device *d, int fd, const struct plan *p, uint32_t *shares, char *why,
+			       size_t n_why)
 {
 	struct cuda_arena a = { .what = { SEG_DEVICE, 0, sizeof(struct cuda_state) }, .fd = fd };
 	struct cuda_memory m = { .device = d, .arena = calloc(1, sizeof(a)), .n = 1 };
@@ -292,6 +315,8 @@ static enum status read_shares(const struct cuda_device *d, int fd, uint32_t *sh
 		st = import(d, &a, why, n_why);
 	if (!st)
 		st = map(d, &a);
+	if (!st)
+		st = match_first(d, &a, p, why, n_why);
 	if (!st)
 		st = read_state(d, &a, &state, why, n_why);
 	a.fd = -1; /* the caller's */
@@ -309,7 +334,7 @@ enum status cuda_memory_adopt(struct cuda_memory *out, const struct cuda_device 
 	enum status st = ST_SEGMENT_CORRUPT;
 	snprintf(why, n_why, "the GPU's memory cannot be adopted");
 	if (n > 0)
-		st = read_shares(d, fds[0], &shares, why, n_why);
+		st = read_shares(d, fds[0], p, &shares, why, n_why);
 	if (!st)
 		st = prepare(&m, d, p, shares);
 	if ((!st && m.n != n) || n < 1) {

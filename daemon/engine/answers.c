@@ -45,7 +45,7 @@ void engine_note_told(struct engine *e)
 }
 
 /* Waits for room when the socket is full; a closed socket ends the engine. */
-void engine_send_with(struct engine *e, const struct engine_answer *a, const void *tail)
+static void send_all(struct engine *e, const struct engine_answer *a, const void *tail, const int *fds, int n_fds)
 {
 	int rc;
 	if (FAILPOINT_ERROR(engine_answer_before)) {
@@ -54,12 +54,22 @@ void engine_send_with(struct engine *e, const struct engine_answer *a, const voi
 	}
 	if (e->running)
 		engine_note_told(e);
-	while ((rc = packet_send(e->fd, a, sizeof(*a), tail, a->n_tail, NULL, 0)) == -EAGAIN) {
+	while ((rc = packet_send(e->fd, a, sizeof(*a), tail, a->n_tail, fds, n_fds)) == -EAGAIN) {
 		struct pollfd p = { .fd = e->fd, .events = POLLOUT };
 		poll(&p, 1, -1);
 	}
 	if (rc < 0)
 		e->ended = true;
+}
+
+void engine_send_with(struct engine *e, const struct engine_answer *a, const void *tail)
+{
+	send_all(e, a, tail, NULL, 0);
+}
+
+void engine_send_fds(struct engine *e, const struct engine_answer *a, const int *fds, int n_fds)
+{
+	send_all(e, a, NULL, fds, n_fds);
 }
 
 void engine_send(struct engine *e, const struct engine_answer *a)

@@ -14,7 +14,7 @@
 
 #include <stdint.h>
 
-#define ENGINE_CHANNEL_VERSION 17
+#define ENGINE_CHANNEL_VERSION 18
 #define ENGINE_CHANNEL_FD 3 /* the engine's end, inherited */
 #define ENGINE_MAX_FDS 64   /* in one packet */
 /* bytes of present bitmap that a packet can carry: 2^20 tensors */
@@ -22,8 +22,9 @@
 #define ENGINE_MAX_TAIL 65536 /* bytes behind an answer */
 
 enum engine_op {
-	/* the first command, with the descriptors: the plan, then plan_segments() in order. What one packet cannot
-	   carry follows in further STARTs; the last is answered, by HELLO */
+	/* the first command, with the descriptors: the plan, then plan_segments() in order, as far as they are on the
+	   host; of a job on a device n_device more, which an ALLOCATE has given. What one packet cannot carry follows
+	   in further STARTs; the last is answered, by HELLO */
 	ENGINE_START = 1,
 	/* rank, sgen, session: store it, refuse pushes of older sessions from now on; clears "left" from the next
 	   window on */
@@ -83,7 +84,12 @@ enum engine_op {
 	ENGINE_ABORT,
 	/* term, comm, slot (a part): takes the parameters and masters of that part, which has some. Answered when they
 	   are ready, as PUT_PARAMS */
-	ENGINE_FILL
+	ENGINE_FILL,
+
+	/* Jobs on a device alone. In the place of START, when the job has no memory there yet, and with the same
+	   descriptors: makes it. The answer has n_device descriptors, in as many packets as they need. They are the
+	   memory, which gaccd keeps before it goes on with a START that brings nothing any more */
+	ENGINE_ALLOCATE
 };
 
 /* Of a PROGRESS, about pushes that came in cells. After the record that has it, and its `told`. */
@@ -176,11 +182,14 @@ struct engine_command {
 	char kernels[16];		/* table to use (math/kernels.h); "" = the best of this CPU */
 	char coll_address[48];		/* START of several parts: where the others reach it */
 	int64_t stall_ns;		/* START of several parts: without progress of the others */
-	int64_t join_ns;		/* JOIN: for all of it */
-	uint64_t part_life;		/* ADDRESS */
+	/* START of a job on a device. n_device: 0, if this engine has been told to ALLOCATE. others_are_over: the
+	 * processes of all earlier engines have been waited for */
+	uint32_t n_device, others_are_over;
+	int64_t join_ns;    /* JOIN: for all of it */
+	uint64_t part_life; /* ADDRESS */
 };
 
-/* Followed by n_tail bytes: the answer to JOIN alone has some. */
+/* Followed by n_tail bytes: the answer to JOIN alone has some. That to ALLOCATE alone has descriptors. */
 struct engine_answer {
 	uint32_t op;	 /* of the command; ENGINE_START: this is the HELLO */
 	uint32_t status; /* enum status */
@@ -216,6 +225,7 @@ struct engine_answer {
 	uint64_t comm, pieces, suspects; /* pieces: received or produced; suspects: bit s, part s */
 	uint32_t connected, news;	 /* other parts that have joined; enum comm_news */
 	uint32_t n_tail;
+	uint32_t n_device; /* ALLOCATE: descriptors in all */
 	struct engine_dir dir;
 	struct engine_file file[ENGINE_FILES];
 	char text[160]; /* why, when status is not OK */

@@ -100,6 +100,33 @@ static enum status read_record(struct engine *e, const struct engine_command *c,
 	return ST_OK;
 }
 
+/* Of this process, for its log. */
+static const char *name_process(const struct engine_command *c)
+{
+	static char ident[32]; /* log_init keeps it */
+	snprintf(ident, sizeof(ident), "engine %" PRIu64, c->job_id);
+	log_init(ident, (enum log_format)c->log_format, (enum log_level)c->log_level);
+	return ident;
+}
+
+/* Who computes, and where the arenas lie. On a device only now, as the engine before this one is gone: it held the
+ * lock.
+ */
+static enum status open_arith(struct engine *e, const struct engine_command *c, char *why, size_t n_why)
+{
+	enum status st;
+	if (e->mem.plan->device != PLAN_HOST) {
+		st = on_device_open(&e->on_device, e->mem.plan, e->plugin, name_process(c), c, why, n_why);
+		if (!st)
+			st = on_device_adopt(&e->on_device, &e->mem, why, n_why);
+		return st ? st : on_device_arith(&e->on_device, &e->mem, c->others_are_over, &e->arith, why, n_why);
+	}
+	st = arith_host_open(&e->arith, &e->mem, c->kernels, e->workers);
+	if (st == ST_INVALID_CONFIG)
+		snprintf(why, n_why, "this CPU cannot run the %.16s kernels", c->kernels);
+	return st;
+}
+
 /* Builds everything but the memory; START can still fail here. */
 static enum status build(struct engine *e, const struct engine_command *c, char *why, size_t n_why)
 {
@@ -114,22 +141,18 @@ static enum status build(struct engine *e, const struct engine_command *c, char 
 	if (!st)
 		workers_set_heartbeat(e->workers, joining_at_work, e);
 	if (!st)
-		st = arith_host_open(&e->arith, &e->mem, c->kernels, e->workers);
+		st = open_arith(e, c, why, n_why);
 	if (!st)
 		st = snapshot_new(&e->snapshot, &e->mem, e->arith, e->workers, segment_memory_available);
 	if (!st && !watch(e->epoll, snapshot_fd(e->snapshot), WATCH_SNAPSHOT))
 		st = ST_IO_ERROR;
-	if (st == ST_INVALID_CONFIG)
-		snprintf(why, n_why, "this CPU cannot run the %.16s kernels", c->kernels);
 	return st;
 }
 
 /* All memory is mapped: becomes the job's engine, finishes what a predecessor began, sends HELLO. */
 static enum status start(struct engine *e, const struct engine_command *c, char *why, size_t n_why)
 {
-	static char ident[32]; /* of the whole process: log_init keeps it */
-	snprintf(ident, sizeof(ident), "engine %" PRIu64, c->job_id);
-	log_init(ident, (enum log_format)c->log_format, (enum log_level)c->log_level);
+	name_process(c);
 	enum status st = FAILPOINT_ERROR(engine_start_fds);
 	if (!st)
 		st = joining_start(e, c);
@@ -155,6 +178,39 @@ static enum status start(struct engine *e, const struct engine_command *c, char 
 	return ST_OK;
 }
 
+/* Answers ALLOCATE with all descriptors, at most a packet's at a time. */
+static void send_descriptors(struct engine *e, const struct engine_command *c, const int *fds, int n)
+{
+	struct engine_answer a = engine_answer_to(e, c, ST_OK);
+	a.n_device = (uint32_t)n;
+	for (int at = 0; at < n && !e->ended; at += ENGINE_MAX_FDS)
+		engine_send_fds(e, &a, fds + at, n - at < ENGINE_MAX_FDS ? n - at : ENGINE_MAX_FDS);
+}
+
+static enum status allocate(struct engine *e, const struct engine_command *c, char *why, size_t n_why)
+{
+	const int *fds = NULL;
+	int n = 0;
+	if (e->mem.plan->device == PLAN_HOST) {
+		snprintf(why, n_why, "ALLOCATE is for jobs on a device, and this one is not");
+		return ST_INVALID_ARGUMENT;
+	}
+	enum status st = on_device_open(&e->on_device, e->mem.plan, e->plugin, name_process(c), c, why, n_why);
+	if (!st)
+		st = on_device_allocate(&e->on_device, e->mem.plan, c->generation, &fds, &n, why, n_why);
+	if (!st)
+		send_descriptors(e, c, fds, n);
+	return st;
+}
+
+/* Everything has come that was to come. */
+static bool is_complete(const struct engine *e, const struct engine_command *c)
+{
+	return memory_missing(&e->mem) == 0 &&
+	       (e->on_device.has_memory || c->op == ENGINE_ALLOCATE || e->mem.n_device >= (int)c->n_device);
+}
+
+/* START or ALLOCATE */
 static void on_start(struct engine *e, const struct engine_command *c, const int *fds, int n_fds)
 {
 	char why[sizeof(((struct engine_answer *)0)->text)] = "";
@@ -170,8 +226,8 @@ static void on_start(struct engine *e, const struct engine_command *c, const int
 			 e->mem.plan->job_id);
 		st = ST_INVALID_ARGUMENT;
 	}
-	if (st == ST_OK && memory_missing(&e->mem) == 0)
-		st = start(e, c, why, sizeof(why));
+	if (st == ST_OK && is_complete(e, c))
+		st = (c->op == ENGINE_ALLOCATE ? allocate : start)(e, c, why, sizeof(why));
 	if (st == ST_OK)
 		return;
 	engine_reply(e, c, st, why[0] ? why : status_info(st)->text);
@@ -255,7 +311,7 @@ static void dispatch(struct engine *e, const struct packet *p)
 	}
 }
 
-/* fds are those of the packet; only a START before HELLO, and a MAILBOX or SLOTS after it, may have any. */
+/* fds are those of the packet; only a START or ALLOCATE before HELLO, and a MAILBOX or SLOTS after it, may have any. */
 static void on_packet(struct engine *e, const struct packet *p, size_t n, const int *fds, int n_fds)
 {
 	const struct engine_command *c = &p->c;
@@ -265,7 +321,7 @@ static void on_packet(struct engine *e, const struct packet *p, size_t n, const 
 		return;
 	}
 	bool whole = n == sizeof(*c) + (size_t)c->n_present;
-	if (whole && c->op == ENGINE_START && !e->running) {
+	if (whole && (c->op == ENGINE_START || c->op == ENGINE_ALLOCATE) && !e->running) {
 		on_start(e, c, fds, n_fds);
 		return;
 	}
@@ -326,6 +382,7 @@ static void destroy(struct engine *e)
 	snapshot_free(e->snapshot);
 	if (e->arith)
 		e->arith->ops->close(e->arith);
+	on_device_fini(&e->on_device);
 	workers_free(e->workers);
 	boxes_fini(&e->boxes);
 	accum_fini(&e->accum);
@@ -370,9 +427,11 @@ static void turn(struct engine *e, struct packet *packet)
 	step_vote_if_due(e);
 }
 
-int engine_main(int channel_fd, const struct engine_net *net)
+int engine_main(int channel_fd, const struct engine_net *net, const char *plugin)
 {
-	struct engine e = { .fd = channel_fd, .mem = MEMORY_NONE, .program_net = net, .exit_code = ENGINE_EXIT_OK };
+	struct engine e = {
+		.fd = channel_fd, .mem = MEMORY_NONE, .program_net = net, .plugin = plugin, .exit_code = ENGINE_EXIT_OK
+	};
 	struct packet *packet = malloc(sizeof(*packet));
 	signal(SIGXFSZ, SIG_IGN); /* a checkpoint that grows too large is an error, not the end */
 	e.epoll = epoll_create1(EPOLL_CLOEXEC);

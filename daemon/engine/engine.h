@@ -40,8 +40,9 @@ struct engine_net {
 	struct coll_net *(*open)(const char *address, struct coll_failure *why);
 };
 
-/* The process: takes channel_fd and returns its exit code at ENGINE_STOP or when the other end is closed. NULL: it is
- * of a job of one part, or never joins. */
-int engine_main(int channel_fd, const struct engine_net *);
+/* The process: takes channel_fd and returns its exit code at ENGINE_STOP or when the other end is closed. net NULL: it
+ * is of a job of one part, or never joins. plugin: path of the shared object for devices (device_plugin.h); NULL: this
+ * program has none. */
+int engine_main(int channel_fd, const struct engine_net *net, const char *plugin);
 
 #endif

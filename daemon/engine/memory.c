@@ -37,11 +37,14 @@ static enum status take_plan(struct memory *m, int fd, char *why, size_t n_why)
 	}
 	m->plan = p;
 	m->plan_bytes = bytes;
-	m->n_wanted = plan_segments(p, NULL, 0);
+	m->n_wanted = plan_host_segments(p);
+	/* all others, and one that is the device's own */
+	m->max_device = p->device == PLAN_HOST ? 0 : plan_segments(p, NULL, 0) - m->n_wanted + 1;
+	m->device_fd = calloc((size_t)m->max_device + 1, sizeof(*m->device_fd));
 	m->wanted = calloc((size_t)m->n_wanted, sizeof(*m->wanted));
 	m->segment = calloc((size_t)m->n_wanted, sizeof(*m->segment));
 	m->slot = calloc(p->slots, sizeof(*m->slot));
-	if (!m->wanted || !m->segment || !m->slot)
+	if (!m->device_fd || !m->wanted || !m->segment || !m->slot)
 		return ST_NO_MEMORY;
 	plan_segments(p, m->wanted, m->n_wanted);
 	plan_own(p, &m->own, &m->own_end);
@@ -131,8 +134,11 @@ enum status memory_take(struct memory *m, int fd, uint64_t generation, char *why
 	bool keep = false;
 	if (!m->plan) {
 		st = take_plan(m, fd, why, n_why);
+	} else if (memory_missing(m) == 0 && m->n_device < m->max_device) {
+		m->device_fd[m->n_device++] = fd;
+		return ST_OK;
 	} else if (memory_missing(m) == 0) {
-		snprintf(why, n_why, "more than %d segments", m->n_wanted);
+		snprintf(why, n_why, "more than %d segments", m->n_wanted + m->max_device);
 	} else {
 		st = take_segment(m, fd, generation, why, n_why);
 		keep = st == ST_OK;
@@ -140,6 +146,14 @@ enum status memory_take(struct memory *m, int fd, uint64_t generation, char *why
 	if (!keep)
 		close(fd);
 	return st;
+}
+
+int memory_device(struct memory *m, int **out)
+{
+	const int n = m->n_device;
+	*out = m->device_fd;
+	m->n_device = 0;
+	return n;
 }
 
 int memory_missing(const struct memory *m)
@@ -180,6 +194,9 @@ void memory_fini(struct memory *m)
 		return;
 	for (int i = 0; i < m->n_taken; i++)
 		segment_close(&m->segment[i]);
+	for (int i = 0; i < m->n_device; i++)
+		close(m->device_fd[i]);
+	free(m->device_fd);
 	if (m->plan)
 		munmap((void *)m->plan, m->plan_bytes);
 	if (m->lock_fd >= 0)

@@ -16,12 +16,14 @@
 struct memory {
 	const struct plan *plan; /* NULL: not yet taken */
 	size_t plan_bytes;
-	struct plan_segment *wanted;
-	struct segment *segment; /* [n_wanted], the first n_taken are mapped */
+	struct plan_segment *wanted; /* those on the host (plan_host_segments) */
+	struct segment *segment;     /* [n_wanted], the first n_taken are mapped */
 	int n_wanted, n_taken;
 	uint64_t generation; /* of all segments; their headers are not asked again, as trainers can write to those of
 				slots */
 	int lock_fd;	     /* -1: not locked */
+	int *device_fd;	     /* [n_device] of a job on a device: what has come after the segments on the host */
+	int n_device, max_device;
 
 	struct control_page page;
 	struct status_page *status;
@@ -37,10 +39,13 @@ struct memory {
 #define MEMORY_NONE ((struct memory){ .lock_fd = -1 })
 
 /* Takes fd (closed when it is not kept): the plan first, then the segments in plan_segments order. All segments must be
- * of the plan's job, layout and sizes and of this generation. On error `why` names segment and difference. */
+ * of the plan's job, layout and sizes and of this generation. What comes after those on the host is kept as it is, for
+ * memory_device. On error `why` names segment and difference. */
 enum status memory_take(struct memory *, int fd, uint64_t generation, char *why, size_t n_why);
-/* Descriptors that are still to come. */
+/* Descriptors that are still to come, those of a device excepted. */
 int memory_missing(const struct memory *);
+/* The descriptors of a device that have come; they are the caller's to close, and the memory has none any more. */
+int memory_device(struct memory *, int **out);
 /* Another segment for a slot, complete and of the same generation; fd is taken. On error the slot is as it was. */
 enum status memory_exchange_slot(struct memory *, uint32_t slot, int fd, char *why, size_t n_why);
 /* Waits until no other process holds the lock. ST_IO_ERROR. */

@@ -88,6 +88,11 @@ int plan_segments(const struct plan *p, struct plan_segment *out, int n)
 	return k;
 }
 
+int plan_host_segments(const struct plan *p)
+{
+	return p->device == PLAN_HOST ? plan_segments(p, NULL, 0) : 2;
+}
+
 uint64_t plan_ranges_hash(const struct plan *p)
 {
 	return XXH3_64bits(plan_ranges(p), p->n_ranges * sizeof(struct plan_range));
@@ -193,6 +198,8 @@ static const char *scalars_wrong(const struct plan *p)
 		return "reduction or grad_of";
 	if (p->void_is_error && !p->reject_nonfinite)
 		return "void_is_error";
+	if (p->device >= PLAN_DEVICES)
+		return "device";
 	if (p->acc_dtype != DTYPE_F32 && p->acc_dtype != DTYPE_F64)
 		return "acc_dtype";
 	if (p->n_elements == 0 || p->n_elements > UINT64_C(1) << 48)

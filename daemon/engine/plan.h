@@ -14,7 +14,7 @@
 
 #include <stdint.h>
 
-#define PLAN_VERSION 7
+#define PLAN_VERSION 8
 #define PLAN_MAX_PARTS 16 /* of a job; control/part.h */
 #define PLAN_MAX_THREADS 256
 #define PLAN_MAX_SLOTS 65536
@@ -37,6 +37,13 @@ struct plan_tensor {
 	uint64_t name_offset; /* of the name, NUL-terminated, in the names */
 	uint32_t n_dims, reserved;
 	int64_t shape[ARENA_MAX_DIMS];
+};
+
+/* Where the arenas of a job lie. */
+enum plan_device {
+	PLAN_HOST, /* shared memory, which gaccd makes */
+	PLAN_CUDA, /* a GPU's, which the job's first engine makes (device_plugin.h) */
+	PLAN_DEVICES
 };
 
 struct plan {
@@ -73,6 +80,7 @@ struct plan {
 	/* 1: no accumulators. The one micro-batch of a window stays in its slot, which is the sum (arith.h); one rank,
 	   one micro-batch, f32 sums, no optimizer CLIENT */
 	uint32_t in_slot;
+	uint32_t device, reserved; /* enum plan_device */
 };
 
 static inline const struct plan_tensor *plan_tensors(const struct plan *p)
@@ -123,7 +131,8 @@ static inline bool plan_is_sharded(const struct plan *p)
 /* What this part updates: its shard. Elements [*from, *end); no chunk of an update (update.h) crosses either. */
 void plan_own(const struct plan *p, uint64_t *from, uint64_t *end);
 
-/* The segments of a job, in a fixed order: what gaccd creates before the engine starts and passes after the plan. */
+/* The segments of a job, in a fixed order. Those on the host gaccd creates before the engine starts, and passes after
+ * the plan; they come first. */
 struct plan_segment {
 	uint32_t role; /* enum segment_role */
 	uint32_t index;
@@ -132,6 +141,8 @@ struct plan_segment {
 /* Fills out[] (at most n) and returns how many there are: CONTROL, STATUS, [ACCUM0, ACCUM1], PARAMS, [MASTER],
  * [STATE0], [STATE1], SLOT 0.. */
 int plan_segments(const struct plan *p, struct plan_segment *out, int n);
+/* How many of them are on the host: all, or of a job on a device CONTROL and STATUS. */
+int plan_host_segments(const struct plan *p);
 /* Bytes of a role's data, slots excepted; 0: this job has none. */
 uint64_t plan_role_bytes(const struct plan *p, enum segment_role role);
 /* XXH3-64 of the ranges: goes into the control record. */

@@ -18,6 +18,7 @@
 #include "engine/engine.h"
 #include "engine/go.h"
 #include "engine/memory.h"
+#include "engine/on_device.h"
 #include "engine/snapshot.h"
 #include "engine/workers.h"
 
@@ -72,7 +73,9 @@ struct engine {
 	struct boxes boxes;
 	struct workers *workers;
 	struct arith *arith;
-	bool norm_known; /* `norm` is that of P[x] */
+	const char *plugin;	    /* path of the arithmetic of devices; NULL: none */
+	struct on_device on_device; /* of a job on one */
+	bool norm_known;	    /* `norm` is that of P[x] */
 	struct arith_norm norm;
 	struct snapshot *snapshot;
 	struct engine_answer saved; /* to the CHECKPOINT under way */
@@ -102,6 +105,8 @@ struct engine_answer engine_answer_to(const struct engine *, const struct engine
 struct coll_id engine_comm_id(const struct engine *, const struct engine_command *);
 /* The record in force is noted as told first: a successor will not go on from an older one. */
 void engine_send(struct engine *, const struct engine_answer *);
+/* With descriptors, which stay the caller's. */
+void engine_send_fds(struct engine *, const struct engine_answer *, const int *fds, int n_fds);
 /* With a->n_tail bytes behind it. */
 void engine_send_with(struct engine *, const struct engine_answer *, const void *tail);
 /* Answers with status only; `why` may be NULL. */

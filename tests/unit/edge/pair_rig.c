@@ -40,7 +40,7 @@ int pair_engine(void)
 {
 	signal(SIGPIPE, SIG_IGN);
 	log_init("engine", LOG_TEXT, LOG_ERROR);
-	return engine_main(ENGINE_CHANNEL_FD, NULL);
+	return engine_main(ENGINE_CHANNEL_FD, NULL, NULL);
 }
 
 /* ---- the links ---- */

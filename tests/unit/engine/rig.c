@@ -7,6 +7,7 @@
 #include <limits.h>
 #include <poll.h>
 #include <signal.h>
+#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,8 +37,8 @@ void rig_open(struct rig *r, const struct rig_config *c)
 	rig_build_plan(r);
 	ck_assert_msg(plan_check(r->plan, r->plan->bytes, why, sizeof(why)) == ST_OK, "%s", why);
 	struct plan_segment want[8 + 64];
-	r->n_segments = plan_segments(r->plan, want, 8 + 64);
-	ck_assert_int_le(r->n_segments, 8 + 64);
+	ck_assert_int_le(plan_segments(r->plan, want, 8 + 64), 8 + 64);
+	r->n_segments = plan_host_segments(r->plan);
 	r->segment = calloc((size_t)r->n_segments, sizeof(*r->segment));
 	for (int i = 0; i < r->n_segments; i++)
 		ck_assert_msg(segment_create(&r->segment[i], RIG_JOB, RIG_GENERATION, r->plan->fingerprint,
@@ -55,6 +56,9 @@ void rig_close(struct rig *r)
 		ck_assert_int_eq(rig_wait(r), 0);
 	for (int i = 0; i < r->n_segments; i++)
 		segment_close(&r->segment[i]);
+	for (int i = 0; i < r->n_device; i++)
+		close(r->device_fd[i]);
+	free(r->device_fd);
 	free(r->segment);
 	control_state_fini(&r->state);
 	close(r->plan_fd);
@@ -63,9 +67,11 @@ void rig_close(struct rig *r)
 }
 
 /* In packets as gaccd sends them: the plan first, then as many as a packet carries. */
-static void send_start(struct rig *r, const int *fds, int n)
+static void send_start(struct rig *r, enum engine_op op, const int *fds, int n)
 {
-	struct engine_command c = { .op = ENGINE_START,
+	struct engine_command c = { .op = op,
+				    .n_device = (uint32_t)r->n_device,
+				    .others_are_over = r->others_are_over,
 				    .id = ++r->next_id,
 				    .job_id = RIG_JOB,
 				    .generation = RIG_GENERATION,
@@ -85,12 +91,25 @@ static void send_start(struct rig *r, const int *fds, int n)
 	}
 }
 
-static void spawn(struct rig *r, const int *fds, int n)
+/* Without fork: this process may have a device open, which does not survive one. */
+static pid_t run_program(const struct rig *r, int fd)
+{
+	char *const arguments[] = { (char *)r->program, (char *)r->argument, NULL };
+	posix_spawn_file_actions_t actions;
+	pid_t pid;
+	ck_assert_int_eq(posix_spawn_file_actions_init(&actions), 0);
+	ck_assert_int_eq(posix_spawn_file_actions_adddup2(&actions, fd, ENGINE_CHANNEL_FD), 0);
+	ck_assert_int_eq(posix_spawn(&pid, r->program, &actions, NULL, arguments, environ), 0);
+	posix_spawn_file_actions_destroy(&actions);
+	return pid;
+}
+
+static void spawn(struct rig *r, enum engine_op op, const int *fds, int n)
 {
 	int pair[2];
 	ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
 	fflush(NULL);
-	r->pid = fork();
+	r->pid = r->program ? run_program(r, pair[1]) : fork();
 	ck_assert_int_ge(r->pid, 0);
 	if (r->pid == 0) {
 		struct itimerval end = { .it_value = { r->cpu_us / 1000000, r->cpu_us % 1000000 } };
@@ -100,17 +119,17 @@ static void spawn(struct rig *r, const int *fds, int n)
 		setitimer(ITIMER_PROF, &end, NULL); /* 0: off */
 		if (r->few_fds)
 			setrlimit(RLIMIT_NOFILE, &(struct rlimit){ (rlim_t)dup(pair[1]) + 3, 1 << 10 });
-		exit(engine_main(pair[1], r->net));
+		exit(engine_main(pair[1], r->net, NULL));
 	}
 	close(pair[1]);
 	r->fd = pair[0];
-	send_start(r, fds, n);
+	send_start(r, op, fds, n);
 }
 
 struct engine_answer rig_start_with(struct rig *r, const int *fds, int n)
 {
 	struct engine_answer a = { .op = 0 };
-	spawn(r, fds, n);
+	spawn(r, ENGINE_START, fds, n);
 	if (!rig_receive(r, &a))
 		a.op = 0;
 	return a;
@@ -118,10 +137,53 @@ struct engine_answer rig_start_with(struct rig *r, const int *fds, int n)
 
 void rig_spawn(struct rig *r)
 {
+	int fds[8 + 64 + 1], n = 0;
+	for (int i = 0; i < r->n_segments; i++)
+		fds[n++] = r->segment[i].fd;
+	for (int i = 0; i < r->n_device; i++)
+		fds[n++] = r->device_fd[i];
+	spawn(r, ENGINE_START, fds, n);
+}
+
+/* Until all descriptors are there. */
+static bool take_device(struct rig *r, struct engine_answer *a)
+{
+	int fds[ENGINE_MAX_FDS], n = ENGINE_MAX_FDS, rc;
+	while ((rc = packet_recv(r->fd, a, sizeof(*a), fds, &n)) == -EAGAIN) {
+		n = ENGINE_MAX_FDS;
+		poll(&(struct pollfd){ .fd = r->fd, .events = POLLIN }, 1, -1);
+	}
+	if (rc != (int)sizeof(*a) || a->op != ENGINE_ALLOCATE || a->status)
+		return false;
+	if (!r->device_fd)
+		r->device_fd = calloc(a->n_device, sizeof(*r->device_fd));
+	ck_assert_int_le(r->n_device + n, (int)a->n_device);
+	memcpy(r->device_fd + r->n_device, fds, (size_t)n * sizeof(*fds));
+	r->n_device += n;
+	return true;
+}
+
+struct engine_answer rig_allocate(struct rig *r)
+{
+	struct engine_answer a = { .op = 0 };
 	int fds[8 + 64];
 	for (int i = 0; i < r->n_segments; i++)
 		fds[i] = r->segment[i].fd;
-	spawn(r, fds, r->n_segments);
+	spawn(r, ENGINE_ALLOCATE, fds, r->n_segments);
+	do {
+		if (!take_device(r, &a))
+			return a;
+	} while (r->n_device < (int)a.n_device);
+	struct engine_command c = { .op = ENGINE_START,
+				    .id = ++r->next_id,
+				    .job_id = RIG_JOB,
+				    .generation = RIG_GENERATION,
+				    .epoch = 1,
+				    .incarnation = 1 };
+	ck_assert_int_eq(packet_send(r->fd, &c, sizeof(c), NULL, 0, NULL, 0), 0);
+	ck_assert(rig_receive(r, &a));
+	r->window = a.window;
+	return a;
 }
 
 struct engine_answer rig_start(struct rig *r)

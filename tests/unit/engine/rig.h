@@ -27,6 +27,7 @@ struct rig_config {
 	uint32_t n_shards;	/* of the optimizer state; 0: 1 */
 	bool arrival, reject_nonfinite, void_is_error, no_master;
 	bool in_slot; /* no accumulators, and a second slot */
+	bool device;  /* PLAN_CUDA: only the segments on the host are made; rig.program has to be set */
 	struct optim_config optim;
 	unsigned frozen;       /* bit i: tensor i is frozen; bit 16 + i: in a group of lr_scale 0.5 */
 	struct init_rule init; /* of every tensor */
@@ -50,6 +51,12 @@ struct rig {
 	uint64_t window, applied_step;
 	struct engine_answer progress[RIG_MAX_PROGRESS]; /* what the engine has said unasked */
 	uint32_t n_progress;
+	/* Of the next engine: the path of a program that is one, with the arguments in `argument`, instead of a fork of
+	 * this process; NULL: a fork. */
+	const char *program, *argument;
+	int *device_fd; /* [n_device], of a job on a device: what rig_allocate has given */
+	int n_device;
+	bool others_are_over;	      /* as START says it */
 	const struct engine_net *net; /* of the next engine, and what START says of it */
 	int64_t stall_ns;
 	unsigned char tail[ENGINE_MAX_TAIL]; /* of the last answer that had one */
@@ -67,6 +74,9 @@ void rig_open(struct rig *, const struct rig_config *);
 void rig_close(struct rig *); /* ends the engine, too */
 /* Starts an engine and sends START; the answer is HELLO. */
 struct engine_answer rig_start(struct rig *);
+/* Of a job on a device: starts an engine that makes its memory, then sends START. The answer is that to ALLOCATE, or
+ * HELLO if it is OK. */
+struct engine_answer rig_allocate(struct rig *);
 /* The same with other descriptors: n of them after the plan. Returns the answer, or one with op 0 at end of file. */
 struct engine_answer rig_start_with(struct rig *, const int *fds, int n);
 /* Starts an engine and sends START, without waiting for HELLO. */

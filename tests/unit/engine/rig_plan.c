@@ -122,6 +122,7 @@ void rig_build_plan(struct rig *r)
 			    .slots = c->ranks * c->micro_size + c->in_slot,
 			    .slots_per_rank = c->micro_size + c->in_slot,
 			    .in_slot = c->in_slot,
+			    .device = c->device ? PLAN_CUDA : PLAN_HOST,
 			    .reduction = REDUCE_WEIGHTED_MEAN,
 			    .grad_of = GRAD_OF_MEAN,
 			    .threads = c->threads,

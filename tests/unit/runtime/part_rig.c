@@ -39,7 +39,7 @@ int rig_engine(void)
 {
 	signal(SIGPIPE, SIG_IGN);
 	log_init("engine", LOG_TEXT, LOG_ERROR);
-	return engine_main(ENGINE_CHANNEL_FD, &hanging_net);
+	return engine_main(ENGINE_CHANNEL_FD, &hanging_net, NULL);
 }
 
 /* ---- ports ---- */

@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Gets a job's memory on a device through the plug-in for it. For engine.c, on the main thread. */
+#include "engine/on_device.h"
+
+#include "engine/device_plugin.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#define QUIET_NS (UINT64_C(10) * 1000000000) /* for a dead engine's work on the device to end */
+
+enum status on_device_open(struct on_device *d, const struct plan *p, const char *path, const char *ident,
+			   const struct engine_command *c, char *why, size_t n_why)
+{
+	const struct device_log log = { ident, (enum log_format)c->log_format, (enum log_level)c->log_level };
+	if (d->device)
+		return ST_OK;
+	if (!path) {
+		snprintf(why, n_why, "this program has no arithmetic of devices");
+		return ST_INVALID_CONFIG;
+	}
+	enum status st = d->plugin ? ST_OK : device_plugin_load(&d->plugin, path, why, n_why);
+	if (!st && !d->plugin->takes(p, why, n_why))
+		st = ST_INVALID_ARGUMENT;
+	return st ? st : d->plugin->open(&d->device, &log, why, n_why);
+}
+
+enum status on_device_allocate(struct on_device *d, const struct plan *p, uint64_t generation, const int **fds, int *n,
+			       char *why, size_t n_why)
+{
+	enum status st = ST_INVALID_ARGUMENT;
+	if (d->has_memory)
+		snprintf(why, n_why, "the memory on the device has been made already");
+	else
+		st = d->plugin->allocate(d->device, p, generation, fds, n, why, n_why);
+	d->has_memory |= !st;
+	return st;
+}
+
+enum status on_device_adopt(struct on_device *d, struct memory *m, char *why, size_t n_why)
+{
+	int *fds;
+	const int n = d->has_memory ? 0 : memory_device(m, &fds);
+	if (d->has_memory)
+		return ST_OK;
+	enum status st = d->plugin->adopt(d->device, m->plan, m->generation, fds, n, why, n_why);
+	d->has_memory = !st;
+	return st;
+}
+
+enum status on_device_arith(struct on_device *d, const struct memory *m, bool others_are_over, struct arith **out,
+			    char *why, size_t n_why)
+{
+	return d->plugin->arith(d->device, out, &m->page, others_are_over, QUIET_NS, why, n_why);
+}
+
+void on_device_fini(struct on_device *d)
+{
+	if (d->plugin)
+		d->plugin->close(d->device);
+}

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The memory of a job on a device, as its engine gets it: made by the first engine, adopted by each later one, through
+ * the plug-in that knows such devices (device_plugin.h). Main thread.
+ */
+#ifndef GACC_ENGINE_ON_DEVICE_H
+#define GACC_ENGINE_ON_DEVICE_H
+
+#include "engine/arith.h"
+#include "engine/channel.h"
+#include "engine/memory.h"
+
+struct device;
+struct device_plugin;
+
+struct on_device {
+	const struct device_plugin *plugin; /* NULL: not loaded */
+	struct device *device;		    /* NULL: not open */
+	bool has_memory;
+};
+
+/* All functions: `why` is one sentence on errors, also where a device may be at fault. */
+
+/* Loads the plug-in at `path`, asks whether it takes the job of this plan, and opens its device. `ident`: of the
+ * process, for its log. ST_INVALID_CONFIG, ST_INVALID_ARGUMENT (such a job cannot be on it), ST_NO_MEMORY. */
+enum status on_device_open(struct on_device *, const struct plan *, const char *path, const char *ident,
+			   const struct engine_command *, char *why, size_t n_why);
+/* Makes the memory. The descriptors stay the device's. */
+enum status on_device_allocate(struct on_device *, const struct plan *, uint64_t generation, const int **fds, int *n,
+			       char *why, size_t n_why);
+/* Adopts what has come after the segments on the host; nothing, if this engine has made the memory. */
+enum status on_device_adopt(struct on_device *, struct memory *, char *why, size_t n_why);
+/* The arithmetic, when no earlier engine writes there any more. */
+enum status on_device_arith(struct on_device *, const struct memory *, bool others_are_over, struct arith **out,
+			    char *why, size_t n_why);
+void on_device_fini(struct on_device *); /* after the arith; zeroed is fine */
+
+#endif
