@@ -388,7 +388,7 @@ static const struct command commands[] = {
 	{
 		.name = "buffers",
 		.group = "Node",
-		.summary = "show shared memory by owner",
+		.summary = "show shared memory by job, node and kind",
 		.usage = "[JOB]",
 		.examples = "gaccctl buffers\ngaccctl buffers 42",
 		.options = no_options,

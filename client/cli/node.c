@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gaccctl nodes, buffers, version: nodes, memory and versions of the gaccd that gaccctl is connected to.
- * gaccctl's main thread. */
+/* gaccctl nodes, buffers, version: the nodes of the cluster, what jobs have there, and versions. gaccctl's main
+ * thread. */
 #include "command.h"
 #include "output.h"
 
@@ -114,40 +114,92 @@ int cmd_nodes(struct invocation *inv)
 
 /* ---- memory ---- */
 
+static void buffer_row(struct sheet *s, const gacc_buffer_info *b)
+{
+	char size[SHORT];
+
+	sheet_row(s, NULL);
+	if (b->job)
+		sheet_cell(s, "%" PRIu64, b->job);
+	else
+		sheet_cell(s, "-");
+	if (*b->node) {
+		sheet_cell(s, "%s", b->node);
+		sheet_cell(s, "%u", b->part);
+	} else {
+		sheet_cell(s, "-");
+		sheet_cell(s, "-");
+	}
+	sheet_cell(s, "%s", b->kind);
+	sheet_cell(s, "%u", b->segments);
+	sheet_cell(s, "%" PRIu64, b->tensors);
+	sheet_cell(s, "%s", bytes(size, b->bytes));
+	sheet_cell(s, "%u", b->clients);
+}
+
+static void say_memory(struct invocation *inv, const char *label, const gacc_node_memory *n)
+{
+	char used[SHORT], limit[SHORT];
+
+	tell(inv->out, "%s: %s", label, bytes(used, n->host_bytes_used));
+	if (n->host_bytes_limit)
+		tell(inv->out, " of %s", bytes(limit, n->host_bytes_limit));
+	tell(inv->out, "   yours: %s", bytes(used, n->user_bytes_used));
+	if (n->user_bytes_limit)
+		tell(inv->out, " of %s", bytes(limit, n->user_bytes_limit));
+	fputc('\n', inv->out);
+}
+
+/* What each node has; an older gaccd speaks of its own alone, and does not name it. */
+static void say_nodes(struct invocation *inv, const gacc_buffers *b)
+{
+	char label[128];
+
+	for (size_t i = 0; i < b->n_node; i++) {
+		snprintf(label, sizeof(label), "node %s", b->node[i].name);
+		if (b->node[i].heard)
+			say_memory(inv, label, &b->node[i]);
+		else
+			tell(inv->out, "%s: not heard yet\n", label);
+	}
+	if (!b->n_node)
+		say_memory(inv, "node",
+			   &(gacc_node_memory){ .host_bytes_used = b->host_bytes_used,
+						.host_bytes_limit = b->host_bytes_limit,
+						.user_bytes_used = b->user_bytes_used,
+						.user_bytes_limit = b->user_bytes_limit });
+}
+
 static void view_buffers(struct invocation *inv, const gacc_buffers *b)
 {
 	static const struct column columns[] = {
-		{ "JOB", true, false },	    { "KIND", false, false }, { "SEGMENTS", true, false },
-		{ "TENSORS", true, false }, { "BYTES", true, false }, { "CLIENTS", true, false },
-		{ NULL, false, false },
+		{ "JOB", true, false },	  { "NODE", false, false },    { "PART", true, false },
+		{ "KIND", false, false }, { "SEGMENTS", true, false }, { "TENSORS", true, false },
+		{ "BYTES", true, false }, { "CLIENTS", true, false },  { NULL, false, false },
 	};
 	struct sheet *s = sheet_new(inv, columns);
-	char used[SHORT], limit[SHORT];
 
-	for (size_t i = 0; i < b->n; i++) {
-		const gacc_buffer_info *item = &b->buffer[i];
-
-		sheet_row(s, NULL);
-		if (item->job)
-			sheet_cell(s, "%" PRIu64, item->job);
-		else
-			sheet_cell(s, "-");
-		sheet_cell(s, "%s", item->kind);
-		sheet_cell(s, "%u", item->segments);
-		sheet_cell(s, "%" PRIu64, item->tensors);
-		sheet_cell(s, "%s", bytes(used, item->bytes));
-		sheet_cell(s, "%u", item->clients);
-	}
+	for (size_t i = 0; i < b->n; i++)
+		buffer_row(s, &b->buffer[i]);
 	sheet_print(s);
-	if (!inv->headers)
-		return;
-	tell(inv->out, "node: %s", bytes(used, b->host_bytes_used));
-	if (b->host_bytes_limit)
-		tell(inv->out, " of %s", bytes(limit, b->host_bytes_limit));
-	tell(inv->out, "   yours: %s", bytes(used, b->user_bytes_used));
-	if (b->user_bytes_limit)
-		tell(inv->out, " of %s", bytes(limit, b->user_bytes_limit));
-	fputc('\n', inv->out);
+	if (inv->headers)
+		say_nodes(inv, b);
+}
+
+/* Has an earlier row of the job this kind? Rows of a job follow each other. */
+static bool is_named(const gacc_buffer_info *b, size_t i)
+{
+	for (size_t k = i; k-- && b[k].job == b[i].job;)
+		if (!strcmp(b[k].kind, b[i].kind))
+			return true;
+	return false;
+}
+
+static void name_buffers(struct invocation *inv, const gacc_buffers *b)
+{
+	for (size_t i = 0; i < b->n; i++)
+		if (!is_named(b->buffer, i))
+			tell(inv->out, "job/%" PRIu64 "/%s\n", b->buffer[i].job, b->buffer[i].kind);
 }
 
 int cmd_buffers(struct invocation *inv)
@@ -163,8 +215,7 @@ int cmd_buffers(struct invocation *inv)
 	if (wants_data(inv))
 		st = print_json(inv, b->json);
 	else if (inv->format == FORMAT_NAME)
-		for (size_t i = 0; i < b->n; i++)
-			tell(inv->out, "job/%" PRIu64 "/%s\n", b->buffer[i].job, b->buffer[i].kind);
+		name_buffers(inv, b);
 	else
 		view_buffers(inv, b);
 	gacc_buffers_free(b);

@@ -171,19 +171,45 @@ void gacc_nodes_free(gacc_nodes *nodes)
 
 /* ---- memory ---- */
 
+static void fill_memory(gacc_node_memory *out, const Gacc__V1__NodeMemory *n)
+{
+	*out = (gacc_node_memory){
+		.name = n->name,
+		.heard = n->heard,
+		.host_bytes_used = n->host_bytes_used,
+		.host_bytes_limit = n->host_bytes_limit,
+		.user_bytes_used = n->user_bytes_used,
+		.user_bytes_limit = n->user_bytes_limit,
+	};
+}
+
+static void fill_buffer(gacc_buffer_info *out, const Gacc__V1__Buffer *b)
+{
+	*out = (gacc_buffer_info){
+		.job = b->job,
+		.kind = b->kind,
+		.segments = b->segments,
+		.clients = b->clients,
+		.tensors = b->tensors,
+		.bytes = b->bytes,
+		.node = b->node,
+		.part = b->part,
+	};
+}
+
 static bool fill_buffers(void *public, const ProtobufCMessage *reply)
 {
 	const Gacc__V1__ListBuffersResponse *r = (const Gacc__V1__ListBuffersResponse *)reply;
 	gacc_buffer_info *item = answer_items(public, r->n_buffers, sizeof(*item));
+	gacc_node_memory *node = answer_items(public, r->n_nodes, sizeof(*node));
 	gacc_buffers *out = public;
 
-	if (!item)
+	if (!item || !node)
 		return false;
-	for (size_t i = 0; i < r->n_buffers; i++) {
-		const Gacc__V1__Buffer *b = r->buffers[i];
-
-		item[i] = (gacc_buffer_info){ b->job, b->kind, b->segments, b->clients, b->tensors, b->bytes };
-	}
+	for (size_t i = 0; i < r->n_buffers; i++)
+		fill_buffer(&item[i], r->buffers[i]);
+	for (size_t i = 0; i < r->n_nodes; i++)
+		fill_memory(&node[i], r->nodes[i]);
 	*out = (gacc_buffers){
 		.n = r->n_buffers,
 		.buffer = item,
@@ -192,6 +218,8 @@ static bool fill_buffers(void *public, const ProtobufCMessage *reply)
 		.user_bytes_used = r->user_bytes_used,
 		.user_bytes_limit = r->user_bytes_limit,
 		.json = answer_json(public, reply),
+		.node = node,
+		.n_node = r->n_nodes,
 	};
 	return out->json != NULL;
 }

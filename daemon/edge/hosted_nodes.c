@@ -114,7 +114,7 @@ enum status hosted_nodes_assign(struct hosted *h)
 	return ST_OK;
 }
 
-static bool has_part_on(const struct hosted *h, uint32_t node)
+bool hosted_has_part_on(const struct hosted *h, uint32_t node)
 {
 	uint32_t i = 0;
 	while (i < h->n_parts && h->part[i].node != node)
@@ -129,7 +129,7 @@ void hosted_nodes_forget(struct hosted *h)
 		const uint32_t node = h->part[i].node;
 		bool wanted = false;
 		for (uint32_t k = 0; k < d->n_jobs && !wanted; k++)
-			wanted = d->job[k] != h && has_part_on(d->job[k], node);
+			wanted = d->job[k] != h && hosted_has_part_on(d->job[k], node);
 		if (node && !wanted)
 			members_expect(d->members, members_at(d->members, node - 1)->facts.node, false, daemon_now(d));
 	}
@@ -143,10 +143,15 @@ uint32_t hosted_parts_here(const struct hosted *h)
 	return n;
 }
 
+const char *hosted_node(const struct hosted *h, uint32_t part)
+{
+	const uint32_t node = h->part[part].node;
+	return node ? members_at(h->d->members, node - 1)->facts.node : h->d->node.conf->node.name;
+}
+
 void hosted_node_name(const struct hosted *h, uint32_t part, char out[NODE_NAME_MAX + 1])
 {
-	if (!h->part[part].node || !spec_node_of(h->spec, part, out))
-		snprintf(out, NODE_NAME_MAX + 1, "%s", h->d->node.conf->node.name);
+	snprintf(out, NODE_NAME_MAX + 1, "%s", hosted_node(h, part));
 }
 
 uint32_t hosted_part_with(const struct hosted *h, uint32_t rank)

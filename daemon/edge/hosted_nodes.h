@@ -19,9 +19,13 @@ enum status hosted_nodes_assign(struct hosted *);
 void hosted_nodes_compare(struct hosted *, struct now);
 /* The job's parts are no longer wanted: nodes that no other job needs may be forgotten. */
 void hosted_nodes_forget(struct hosted *);
+/* Has it a part there? `node` as in struct link_message. */
+bool hosted_has_part_on(const struct hosted *, uint32_t node);
 /* How many of its parts are on this node. */
 uint32_t hosted_parts_here(const struct hosted *);
-/* The name of a part's node. */
+/* The name of a part's node, lent for as long as the part is there. */
+const char *hosted_node(const struct hosted *, uint32_t part);
+/* The same in memory of the caller's. Of a gaccd alone it may be longer than fits: cut. */
 void hosted_node_name(const struct hosted *, uint32_t part, char out[NODE_NAME_MAX + 1]);
 /* node.data_address of a part's node; "": that has not said Hello. */
 void hosted_node_address(const struct hosted *, uint32_t part, char out[MEMBER_ADDRESS]);

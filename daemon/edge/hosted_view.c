@@ -10,6 +10,7 @@
 #include "edge/launching.h"
 #include "edge/placing.h"
 #include "gacc/v1/job.pb-c.h"
+#include "gacc/v1/node.pb-c.h"
 #include "proto/bytes.h"
 #include "proto/path.h"
 #include "proto/utf8.h"
@@ -68,16 +69,6 @@ static bool add_spec(const struct hosted *h, unsigned parts, Gacc__V1__Job *j)
 	return j->spec != NULL;
 }
 
-/* Malloc'ed; NULL: no memory. */
-static char *name_of_node(const struct hosted *h, uint32_t part)
-{
-	char name[NODE_NAME_MAX + 1];
-	if (!h->part[part].node) /* of a gaccd alone it may be longer */
-		return strdup(h->d->node.conf->node.name);
-	hosted_node_name(h, part, name);
-	return strdup(name);
-}
-
 static bool add_ranks(const struct hosted *h, Gacc__V1__Job *j, struct now now)
 {
 	uint32_t n;
@@ -96,7 +87,7 @@ static bool add_ranks(const struct hosted *h, Gacc__V1__Job *j, struct now now)
 		}
 		gacc__v1__rank_status__init(r);
 		convert_rank(h->coord, &p[i], now, r, detail, DETAIL_BYTES);
-		r->node = name_of_node(h, hosted_part_with(h, i));
+		r->node = strdup(hosted_node(h, hosted_part_with(h, i)));
 		j->ranks[j->n_ranks++] = r;
 		if (!r->node)
 			return false;
@@ -235,7 +226,7 @@ static bool add_part(const struct hosted *h, uint32_t part, Gacc__V1__Job *j)
 		o->engine_restarts = v->engine_starts ? v->engine_starts - 1 : 0;
 		o->host_bytes = v->bytes;
 	}
-	o->node = name_of_node(h, part);
+	o->node = strdup(hosted_node(h, part));
 	j->parts[j->n_parts++] = o;
 	return o->node && add_unreachable(coord_part_unreachable(h->coord, part), o);
 }
@@ -346,31 +337,42 @@ Gacc__V1__Job *hosted_view(const struct hosted *h, unsigned parts, struct now no
 	return h->end.view ? hosted_past_view(h, parts) : new_view(h, parts, now);
 }
 
-/* Adds one to the n that there are; their new number. */
-static uint32_t add_buffer(const struct part_buffer *b, struct part_buffer *to, uint32_t n)
+/* ---- memory ---- */
+
+/* Adds memory of a part to a new row behind the n that there are, or `together` to the row of its kind. How many there
+ * are then. */
+static size_t add_buffer(const struct hosted *h, const struct part_buffer *b, bool together, Gacc__V1__Buffer *row,
+			 size_t n)
 {
-	uint32_t i = 0;
-	while (i < n && strcmp(to[i].kind, b->kind))
+	size_t i = together ? 0 : n;
+	while (i < n && strcmp(row[i].kind, b->kind))
 		i++;
-	if (i == PART_VIEW_BUFFERS)
+	if (together && i == PART_VIEW_BUFFERS)
 		return n;
 	if (i == n) {
-		to[n] = *b;
-		return n + 1;
+		gacc__v1__buffer__init(&row[n++]);
+		row[i].job = h->id;
+		row[i].kind = (char *)b->kind;
+		row[i].tensors = b->tensors;
 	}
-	to[i].segments += b->segments;
-	to[i].bytes += b->bytes;
-	to[i].clients += b->clients;
+	row[i].segments += b->segments;
+	row[i].bytes += b->bytes;
+	row[i].clients += b->clients;
 	return n;
 }
 
-uint32_t hosted_buffers(const struct hosted *h, struct part_buffer out[PART_VIEW_BUFFERS])
+size_t hosted_buffers(const struct hosted *h, bool together, Gacc__V1__Buffer *out)
 {
-	uint32_t n = 0;
+	size_t n = 0;
 	for (uint32_t i = 0; i < h->n_parts; i++) {
 		const struct part_view *v = h->part[i].seen ? &h->part[i].seen->view : NULL;
+		size_t first = n;
 		for (uint32_t k = 0; v && k < v->n_buffers; k++)
-			n = add_buffer(&v->buffer[k], out, n);
+			n = add_buffer(h, &v->buffer[k], together, out, n);
+		for (; first < n && !together; first++) {
+			out[first].node = (char *)hosted_node(h, i);
+			out[first].part = i;
+		}
 	}
 	return n;
 }

@@ -5,6 +5,8 @@
 
 #include "edge/hosted.h"
 
+struct Gacc__V1__Buffer;
+
 /* The parts of a job of which there may be very many. */
 enum view_part {
 	VIEW_RANKS = 1,
@@ -18,7 +20,8 @@ enum view_part {
 
 /* A message for free with gacc__v1__job__free_unpacked; parts: of enum view_part; NULL: no memory. */
 struct Gacc__V1__Job *hosted_view(const struct hosted *, unsigned parts, struct now);
-/* The job's shared memory by kind, what its parts have of each together; how many kinds there are. */
-uint32_t hosted_buffers(const struct hosted *, struct part_buffer out[PART_VIEW_BUFFERS]);
+/* The job's shared memory by part and kind, or `together`: by kind alone. How many rows there are: at most
+ * PART_VIEW_BUFFERS for each part, or in all. Texts are lent: until the next message of a part's node. */
+size_t hosted_buffers(const struct hosted *, bool together, struct Gacc__V1__Buffer *out);
 
 #endif

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Methods that only look: the history, events, shared memory and the configuration. Called by the RPC server. Loop
+/* Methods that only look: the history, events and the configuration. Called by the RPC server. Loop
  * thread; the history's pages and events are read on a pool thread. */
 #include "edge/methods.h"
 
 #include "edge/caller.h"
 #include "edge/convert.h"
-#include "edge/hosted_view.h"
 #include "gacc/v1/job.pb-c.h"
 #include "gacc/v1/node.pb-c.h"
 
@@ -280,77 +279,6 @@ static void list_events(struct rpc_call *call, const struct ProtobufCMessage *m,
 	recorder_read(list->d->recorder, &list->read);
 }
 
-/* ---- ListBuffers ---- */
-
-static void fill_buffer(uint64_t job, const struct part_buffer *b, Gacc__V1__Buffer *out)
-{
-	gacc__v1__buffer__init(out);
-	out->job = job;
-	out->kind = (char *)b->kind;
-	out->segments = b->segments;
-	out->bytes = b->bytes;
-	out->tensors = b->tensors;
-	out->clients = b->clients;
-}
-
-/* What is shown of one caller's question. */
-struct buffers {
-	struct part_buffer *kept; /* the texts of the messages are here */
-	Gacc__V1__Buffer *buffer;
-	Gacc__V1__ListBuffersResponse r;
-};
-
-static bool make_room(const struct daemon *d, struct buffers *b)
-{
-	size_t n = 1;
-	for (uint32_t i = 0; i < d->n_jobs; i++)
-		n += d->job[i]->n_parts ? PART_VIEW_BUFFERS : 0;
-	b->kept = calloc(n, sizeof(*b->kept));
-	b->buffer = calloc(n, sizeof(*b->buffer));
-	b->r.buffers = calloc(n, sizeof(*b->r.buffers));
-	return b->kept && b->buffer && b->r.buffers;
-}
-
-static void add_buffers(struct buffers *b, const struct hosted *h)
-{
-	struct part_buffer *of_job = &b->kept[b->r.n_buffers];
-	const uint32_t n = hosted_buffers(h, of_job);
-	for (uint32_t i = 0; i < n; i++) {
-		Gacc__V1__Buffer *to = &b->buffer[b->r.n_buffers];
-		fill_buffer(h->id, &of_job[i], to);
-		b->r.buffers[b->r.n_buffers++] = to;
-	}
-}
-
-static void list_buffers(struct rpc_call *call, const struct ProtobufCMessage *m, const struct bytes_view *bulk)
-{
-	const Gacc__V1__ListBuffersRequest *q = (const Gacc__V1__ListBuffersRequest *)m;
-	const struct daemon *d = daemon_of(call);
-	uint32_t uid = caller_uid(call);
-	struct hosted *only = *q->job ? named_job(call, q->job) : NULL;
-	if (*q->job && !only)
-		return;
-	struct buffers b = { .r = GACC__V1__LIST_BUFFERS_RESPONSE__INIT };
-	bool ok = make_room(d, &b);
-	for (uint32_t i = 0; i < d->n_jobs && ok; i++) {
-		const struct hosted *h = d->job[i];
-		b.r.user_bytes_used += h->uid == uid ? hosted_host_bytes(h) : 0;
-		if (hosted_is_of(h, uid) && (!only || h == only))
-			add_buffers(&b, h);
-	}
-	b.r.host_bytes_used = d->node.host_bytes;
-	b.r.host_bytes_limit = d->node.conf->limits.host_memory;
-	b.r.user_bytes_limit = d->node.conf->limits.host_memory_per_user ? d->node.conf->limits.host_memory_per_user
-									 : b.r.host_bytes_limit;
-	if (ok)
-		rpc_finish(call, &b.r.base);
-	else
-		no_memory(call);
-	free(b.kept);
-	free(b.buffer);
-	free(b.r.buffers);
-}
-
 /* ---- GetConfig ---- */
 
 static const char *source_of(const char *origin)
@@ -408,7 +336,6 @@ const struct rpc_method look_methods[] = {
 	  .kind = RPC_UNARY,
 	  .flags = RPC_RELAY,
 	  .on_message = list_events },
-	{ .service = NODE_SERVICE, .name = "ListBuffers", .kind = RPC_UNARY, .on_message = list_buffers },
 	{ .service = NODE_SERVICE, .name = "GetConfig", .kind = RPC_UNARY, .on_message = get_config },
 };
 const size_t n_look_methods = sizeof(look_methods) / sizeof(*look_methods);

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* NodeService.ListNodes and DrainNode: the nodes of the cluster that this gaccd coordinates, or this one alone. Called
- * by the RPC server. Loop thread. */
+/* NodeService.ListNodes, DrainNode and ListBuffers: the nodes of the cluster that this gaccd coordinates, or this one
+ * alone, and what jobs have there. Called by the RPC server. Loop thread. */
 #include "edge/methods.h"
 
 #include "control/members.h"
 #include "edge/caller.h"
+#include "edge/hosted_nodes.h"
+#include "edge/hosted_view.h"
 #include "edge/node_facts.h"
 #include "gacc/v1/node.pb-c.h"
 
@@ -150,6 +152,114 @@ static void drain_node(struct rpc_call *call, const struct ProtobufCMessage *m, 
 	rpc_finish(call, &r.base);
 }
 
+/* ---- ListBuffers ---- */
+
+#define ROWS_MAX ((size_t)10000) /* about 1 MiB: far below the 4 MiB that clients take */
+
+/* An answer, and what it is made of. */
+struct memory {
+	uint32_t uid; /* of the caller */
+	struct node_list list;
+	Gacc__V1__NodeMemory *node;
+	Gacc__V1__Buffer *buffer;
+	Gacc__V1__ListBuffersResponse r;
+};
+
+static size_t most_rows(const struct hosted *h)
+{
+	return (size_t)h->n_parts * PART_VIEW_BUFFERS;
+}
+
+/* false: no memory. */
+static bool make_room(const struct daemon *d, struct now now, struct memory *m)
+{
+	size_t each = 0;
+	for (uint32_t i = 0; i < d->n_jobs; i++)
+		each += most_rows(d->job[i]);
+	const size_t n = (each < ROWS_MAX ? each : ROWS_MAX) + (size_t)d->n_jobs * PART_VIEW_BUFFERS + 1;
+	m->buffer = calloc(n, sizeof(*m->buffer));
+	m->r.buffers = calloc(n, sizeof(*m->r.buffers));
+	if (!m->buffer || !m->r.buffers || !nodes_fill(d, now, &m->list))
+		return false;
+	m->node = calloc(m->list.n, sizeof(*m->node));
+	m->r.nodes = calloc(m->list.n, sizeof(*m->r.nodes));
+	return m->node && m->r.nodes;
+}
+
+static void add_job(const struct hosted *h, struct memory *m)
+{
+	Gacc__V1__Buffer *row = &m->buffer[m->r.n_buffers];
+	const size_t n = hosted_buffers(h, m->r.n_buffers + most_rows(h) > ROWS_MAX, row);
+	for (size_t i = 0; i < n; i++)
+		m->r.buffers[m->r.n_buffers++] = &row[i];
+}
+
+/* What the caller has on each node, in node[].user_bytes_used. */
+static void count_user(const struct daemon *d, struct memory *m)
+{
+	for (uint32_t k = 0; k < d->n_jobs; k++) {
+		const struct hosted *h = d->job[k];
+		if (h->uid != m->uid)
+			continue;
+		m->node[0].user_bytes_used += h->kept_bytes;
+		for (uint32_t i = 0; i < h->n_parts; i++)
+			m->node[h->part[i].node].user_bytes_used += h->part[i].seen ? h->part[i].seen->view.bytes : 0;
+	}
+}
+
+static void fill_node(const Gacc__V1__ClusterNode *from, Gacc__V1__NodeMemory *out)
+{
+	const uint64_t user = out->user_bytes_used;
+	gacc__v1__node_memory__init(out);
+	out->name = from->name;
+	out->heard = from->heard_unix_nanos != 0;
+	out->host_bytes_used = from->host_bytes_used;
+	out->host_bytes_limit = from->host_bytes_limit;
+	out->user_bytes_used = user;
+}
+
+/* only: of this job; NULL: of all that the caller may see. */
+static void memory_fill(const struct daemon *d, const struct hosted *only, struct memory *m)
+{
+	for (uint32_t i = 0; i < d->n_jobs; i++)
+		if (hosted_is_of(d->job[i], m->uid) && (!only || d->job[i] == only))
+			add_job(d->job[i], m);
+	count_user(d, m);
+	for (uint32_t i = 0; i < m->list.n; i++) {
+		fill_node(m->list.list[i], &m->node[i]);
+		if (!only || hosted_has_part_on(only, i))
+			m->r.nodes[m->r.n_nodes++] = &m->node[i];
+	}
+	const uint64_t of_user = d->node.conf->limits.host_memory_per_user;
+	m->node[0].user_bytes_limit = of_user ? of_user : m->node[0].host_bytes_limit;
+	m->r.host_bytes_used = m->node[0].host_bytes_used;
+	m->r.host_bytes_limit = m->node[0].host_bytes_limit;
+	m->r.user_bytes_used = m->node[0].user_bytes_used;
+	m->r.user_bytes_limit = m->node[0].user_bytes_limit;
+}
+
+static void list_buffers(struct rpc_call *call, const struct ProtobufCMessage *request, const struct bytes_view *bulk)
+{
+	const Gacc__V1__ListBuffersRequest *q = (const Gacc__V1__ListBuffersRequest *)request;
+	const struct daemon *d = daemon_of(call);
+	const struct hosted *only = *q->job ? named_job(call, q->job) : NULL;
+	struct memory m = { .uid = caller_uid(call), .r = GACC__V1__LIST_BUFFERS_RESPONSE__INIT };
+	if (*q->job && !only)
+		return;
+	if (make_room(d, now_of(call), &m)) {
+		memory_fill(d, only, &m);
+		rpc_finish(call, &m.r.base);
+	} else {
+		no_memory(call);
+	}
+	free(m.list.list);
+	free(m.list.node);
+	free(m.node);
+	free(m.buffer);
+	free(m.r.nodes);
+	free(m.r.buffers);
+}
+
 #define NODE(name_, handler)                                                                                           \
 	{                                                                                                              \
 		.service = &gacc__v1__node_service__descriptor, .name = name_, .kind = RPC_UNARY, .flags = RPC_RELAY,  \
@@ -159,5 +269,6 @@ static void drain_node(struct rpc_call *call, const struct ProtobufCMessage *m, 
 const struct rpc_method nodes_methods[] = {
 	NODE("ListNodes", list_nodes),
 	NODE("DrainNode", drain_node),
+	NODE("ListBuffers", list_buffers),
 };
 const size_t n_nodes_methods = sizeof(nodes_methods) / sizeof(*nodes_methods);

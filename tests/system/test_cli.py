@@ -419,7 +419,10 @@ def test_buffers(cluster):
     every = cluster.json("buffers")
     assert sum(b["bytes"] for b in every["buffers"]) <= every["host_bytes_used"] <= every["host_bytes_limit"]
     out = cluster.run("buffers", job)
-    assert out.splitlines()[0].split() == ["JOB", "KIND", "SEGMENTS", "TENSORS", "BYTES", "CLIENTS"] and "yours: " in out
+    assert out.splitlines()[0].split() == ["JOB", "NODE", "PART", "KIND", "SEGMENTS", "TENSORS", "BYTES", "CLIENTS"]
+    node, = every["nodes"]
+    assert {line.split()[1] for line in out.splitlines()[1:-1]} == {node["name"]} == {b["node"] for b in rows}
+    assert out.splitlines()[-1].startswith(f"node {node['name']}: ") and out.count(" of ") == 2
     assert f"job/{job}/slots\n" in cluster.run("buffers", "-o", "name")
     cluster.run("cancel", job)
 

@@ -77,8 +77,9 @@ def test_what_is_shown_of_them(d):
     assert (j.tensors, j.parameters) == (2, 7)
     b = d.client.node.ListBuffers(job=str(job))
     assert sum(x.bytes for x in b.buffers) == j.host_bytes == b.host_bytes_used
-    assert len({x.kind for x in b.buffers}) == len(b.buffers)
-    assert next(x for x in b.buffers if x.kind == "slots").segments == (5 + 2) * 2
+    assert len({(x.part, x.kind) for x in b.buffers}) == len(b.buffers)
+    assert [sum(x.bytes for x in b.buffers if x.part == p.number) for p in j.parts] == [p.host_bytes for p in j.parts]
+    assert [x.segments for x in b.buffers if x.kind == "slots"] == [(2 + 1) * 2, (3 + 1) * 2]
     history = list(d.client.jobs.History(job=str(job), micros=True))
     assert sorted((m.rank, m.micro) for m in history[0].micros) == [(r, m) for r in range(5) for m in range(2)]
     answer = []

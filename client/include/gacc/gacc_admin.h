@@ -406,17 +406,29 @@ typedef struct gacc_buffer_info {
 	const char *kind;	    /* "accumulator", "slots", ... */
 	uint32_t segments, clients; /* trainers that map it */
 	uint64_t tensors, bytes;
+	const char *node; /* "": all parts of the job together, or gaccd is older than this */
+	uint32_t part;	  /* of the job, which has it */
 } gacc_buffer_info;
+
+/* Shared memory on a node. */
+typedef struct gacc_node_memory {
+	const char *name;
+	int heard; /* 0: not since its coordinator's start, and nothing else is known */
+	uint64_t host_bytes_used, host_bytes_limit;
+	uint64_t user_bytes_used, user_bytes_limit; /* the caller's; limit 0: not known */
+} gacc_node_memory;
 
 typedef struct gacc_buffers {
 	size_t n;
 	const gacc_buffer_info *buffer;
-	uint64_t host_bytes_used, host_bytes_limit;
-	uint64_t user_bytes_used, user_bytes_limit; /* the caller's */
+	uint64_t host_bytes_used, host_bytes_limit; /* on the node that coordinates */
+	uint64_t user_bytes_used, user_bytes_limit; /* the caller's there */
 	const char *json;
+	const gacc_node_memory *node; /* n_node of them; 0: gaccd is older than this */
+	size_t n_node;
 } gacc_buffers;
 
-/* Shared memory by owner. job NULL: all jobs. */
+/* Shared memory by owner, and on the nodes where it is. job NULL: all jobs, and all nodes. */
 GACC_API gacc_status gacc_node_buffers(gacc_client *, const char *job, gacc_buffers **out);
 GACC_API void gacc_buffers_free(gacc_buffers *);
 

@@ -21,6 +21,8 @@ gacc_status __wrap_gacc_node_config(gacc_client *client, gacc_config **out);
 void __wrap_gacc_config_free(gacc_config *config);
 gacc_status __wrap_gacc_node_get(gacc_client *client, gacc_node_info **out);
 void __wrap_gacc_node_free(gacc_node_info *node);
+gacc_status __wrap_gacc_node_buffers(gacc_client *client, const char *job, gacc_buffers **out);
+void __wrap_gacc_buffers_free(gacc_buffers *buffers);
 gacc_status __wrap_bench_size_run(gacc_client *client, const struct bench_size *size, int signals,
 				  struct bench_result *out, char *why, size_t n_why);
 int __wrap_poll(struct pollfd *fds, nfds_t n, int timeout);
@@ -68,6 +70,18 @@ gacc_status __wrap_gacc_node_get(gacc_client *client, gacc_node_info **out)
 }
 
 void __wrap_gacc_node_free(gacc_node_info *node)
+{
+}
+
+static gacc_buffers *memory;
+
+gacc_status __wrap_gacc_node_buffers(gacc_client *client, const char *job, gacc_buffers **out)
+{
+	*out = memory;
+	return GACC_OK;
+}
+
+void __wrap_gacc_buffers_free(gacc_buffers *buffers)
 {
 }
 
@@ -188,6 +202,50 @@ START_TEST(values_of_keys_are_only_shown)
 }
 END_TEST
 
+START_TEST(memory_of_an_older_gaccd)
+{
+	static const gacc_buffer_info slots = { 7, "slots", 2, 1, 3, 1024, "", 0 };
+	static gacc_buffers older = {
+		.n = 1, .buffer = &slots, .host_bytes_used = 2048, .user_bytes_used = 1024, .user_bytes_limit = 4096
+	};
+
+	memory = &older;
+	ck_assert_int_eq(COMMAND("buffers"), EXIT_OK);
+	ck_assert_str_eq(out, "JOB NODE PART KIND  SEGMENTS TENSORS    BYTES CLIENTS\n"
+			      "  7 -       - slots        2       3 1.00 KiB       1\n"
+			      "node: 2.00 KiB   yours: 1.00 KiB of 4.00 KiB\n");
+}
+END_TEST
+
+/* Each part has its rows, and one node has not been heard. */
+START_TEST(memory_of_several_nodes)
+{
+	static const gacc_buffer_info rows[] = { { 7, "control", 1, 1, 0, 512, "a", 0 },
+						 { 7, "slots", 2, 1, 3, 1024, "a", 0 },
+						 { 7, "slots", 4, 2, 3, 2048, "b", 1 },
+						 { 8, "slots", 2, 1, 3, 1024, "a", 0 } };
+	static const gacc_node_memory nodes[] = { { "a", 1, 4096, 8192, 2560, 8192 },
+						  { "b", 1, 2048, 0, 2048, 0 },
+						  { .name = "c" } };
+	static gacc_buffers several = { .n = 4, .buffer = rows, .node = nodes, .n_node = 3 };
+
+	memory = &several;
+	ck_assert_int_eq(COMMAND("buffers"), EXIT_OK);
+	ck_assert_str_eq(out, "JOB NODE PART KIND    SEGMENTS TENSORS    BYTES CLIENTS\n"
+			      "  7 a       0 control        1       0    512 B       1\n"
+			      "  7 a       0 slots          2       3 1.00 KiB       1\n"
+			      "  7 b       1 slots          4       3 2.00 KiB       2\n"
+			      "  8 a       0 slots          2       3 1.00 KiB       1\n"
+			      "node a: 4.00 KiB of 8.00 KiB   yours: 2.50 KiB of 8.00 KiB\n"
+			      "node b: 2.00 KiB   yours: 2.00 KiB\n"
+			      "node c: not heard yet\n");
+	const size_t n = n_out;
+	inv.n_given = 0;
+	ck_assert_int_eq(COMMAND("buffers", "-o", "name"), EXIT_OK);
+	ck_assert_str_eq(out + n, "job/7/control\njob/7/slots\njob/8/slots\n");
+}
+END_TEST
+
 START_TEST(the_head_of_bench_is_only_shown)
 {
 	ck_assert_int_eq(COMMAND("bench"), EXIT_INTERRUPTED);
@@ -205,6 +263,8 @@ int main(void)
 	tcase_add_test(tc, states_of_a_newer_gaccd);
 	tcase_add_test(tc, names_of_keys_are_only_shown);
 	tcase_add_test(tc, values_of_keys_are_only_shown);
+	tcase_add_test(tc, memory_of_an_older_gaccd);
+	tcase_add_test(tc, memory_of_several_nodes);
 	tcase_add_test(tc, the_head_of_bench_is_only_shown);
 	suite_add_tcase(suite, tc);
 	return suite_run(suite);

@@ -15,6 +15,7 @@
 #include "edge/placing.h"
 #include "gacc/v1/common.pb-c.h"
 #include "gacc/v1/job.pb-c.h"
+#include "gacc/v1/node.pb-c.h"
 #include "runtime/engine_proc.h"
 #include "runtime/recorder.h"
 #include "support/suite.h"
@@ -109,20 +110,43 @@ static void add_buffer(struct part_view *v, const char *kind, uint32_t segments)
 	snprintf(b->kind, sizeof(b->kind), "%s", kind);
 }
 
-START_TEST(memory_of_all_parts_is_told_together)
+/* Of part 1 "slots", of part 0 "control" and "slots". */
+static void take_buffers(void)
 {
-	struct part_buffer b[PART_VIEW_BUFFERS];
 	struct part_view v = view_of(1);
-	ck_assert_uint_eq(hosted_buffers(job, b), 0);
 	add_buffer(&v, "slots", 6);
 	take_view(v, 1);
 	v = view_of(0);
 	add_buffer(&v, "control", 2);
 	add_buffer(&v, "slots", 4);
 	take_view(v, 0);
-	ck_assert_uint_eq(hosted_buffers(job, b), 2);
+}
+
+START_TEST(memory_of_each_part_is_told)
+{
+	Gacc__V1__Buffer b[PARTS * PART_VIEW_BUFFERS];
+	ck_assert_uint_eq(hosted_buffers(job, false, b), 0);
+	take_buffers();
+	ck_assert_uint_eq(hosted_buffers(job, false, b), 3);
+	for (int i = 0; i < 3; i++) {
+		ck_assert_uint_eq(b[i].job, DIVIDED);
+		ck_assert_str_eq(b[i].kind, i ? "slots" : "control");
+		ck_assert_str_eq(b[i].node, d.node.conf->node.name);
+		ck_assert_uint_eq(b[i].part, i / 2);
+		ck_assert_uint_eq(b[i].segments, 2 + 2 * i);
+		ck_assert(b[i].bytes == 100 * b[i].segments && b[i].clients == b[i].segments + 1 && b[i].tensors == 3);
+	}
+}
+END_TEST
+
+START_TEST(memory_of_all_parts_is_told_together)
+{
+	Gacc__V1__Buffer b[PART_VIEW_BUFFERS];
+	take_buffers();
+	ck_assert_uint_eq(hosted_buffers(job, true, b), 2);
 	ck_assert_str_eq(b[0].kind, "control");
 	ck_assert_str_eq(b[1].kind, "slots");
+	ck_assert_str_eq(b[1].node, "");
 	ck_assert(b[0].segments == 2 && b[0].bytes == 200 && b[0].clients == 3);
 	ck_assert(b[1].segments == 10 && b[1].bytes == 1000 && b[1].clients == 12 && b[1].tensors == 3);
 }
@@ -378,6 +402,7 @@ Suite *parts_seen_suite(void)
 	tcase_set_timeout(t, 90);
 	tcase_add_test(t, both_parts_are_seen);
 	tcase_add_test(t, views_are_kept_by_part);
+	tcase_add_test(t, memory_of_each_part_is_told);
 	tcase_add_test(t, memory_of_all_parts_is_told_together);
 	tcase_add_test(t, tensors_of_any_part_are_seen);
 	tcase_add_test(t, a_rank_attaches_to_its_part);
