@@ -16,26 +16,40 @@ static uint64_t number(const json_t *part, const char *key)
 	return json_is_string(v) ? strtoull(json_string_value(v), NULL, 10) : (uint64_t)json_integer_value(v);
 }
 
-/* "part 1", "parts 0, 2"; "-" for none. */
-static const char *name_parts(const json_t *list, char *text, size_t n)
+/* "": gaccd is older than this. */
+static const char *node_of(const json_t *part)
+{
+	const char *name = json_string_value(json_object_get(part, "node"));
+
+	return name ? name : "";
+}
+
+/* "part 1 (b)", "parts 0 (a), 2 (c)"; "-" for none. Parts are in the order of their numbers. */
+static const char *name_parts(const json_t *list, const json_t *parts, char *text, size_t n)
 {
 	const size_t n_parts = json_array_size(list);
-	size_t at = (size_t)snprintf(text, n, "%s", !n_parts ? "-" : n_parts == 1 ? "part " : "parts ");
+	size_t at = (size_t)snprintf(text, n, "%s", !n_parts ? "-" : n_parts == 1 ? "part" : "parts");
 
-	for (size_t i = 0; i < n_parts && at < n; i++)
-		at += (size_t)snprintf(text + at, n - at, "%s%" JSON_INTEGER_FORMAT, i ? ", " : "",
-				       json_integer_value(json_array_get(list, i)));
+	for (size_t i = 0; i < n_parts && at < n; i++) {
+		const json_int_t part = json_integer_value(json_array_get(list, i));
+		const char *node = node_of(json_array_get(parts, (size_t)part));
+
+		at += (size_t)snprintf(text + at, n - at, "%s %" JSON_INTEGER_FORMAT, i ? "," : "", part);
+		if (*node && at < n)
+			at += (size_t)snprintf(text + at, n - at, " (%s)", node);
+	}
 	return text;
 }
 
-static void add_row(struct sheet *s, const json_t *part)
+static void add_row(struct sheet *s, const json_t *part, const json_t *parts)
 {
 	const uint64_t first = number(part, "first_rank"), ranks = number(part, "n_ranks");
 	const json_t *unreachable = json_object_get(part, "unreachable");
-	char text[128];
+	char text[1280]; /* all parts, and their nodes */
 
 	sheet_row(s, json_array_size(unreachable) ? "red" : number(part, "communicator") ? NULL : "yellow");
 	sheet_cell(s, "%" PRIu64, number(part, "number"));
+	sheet_cell(s, "%s", *node_of(part) ? node_of(part) : "-");
 	sheet_cell(s, "%" PRIu64 "-%" PRIu64, first, first + ranks - 1);
 	if (number(part, "engine_pid"))
 		sheet_cell(s, "%" PRIu64, number(part, "engine_pid"));
@@ -45,14 +59,15 @@ static void add_row(struct sheet *s, const json_t *part)
 		sheet_cell(s, "%" PRIu64, number(part, "communicator"));
 	else
 		sheet_cell(s, "-");
-	sheet_cell(s, "%s", name_parts(unreachable, text, sizeof(text)));
+	sheet_cell(s, "%s", name_parts(unreachable, parts, text, sizeof(text)));
 }
 
 static void view_comms(struct invocation *inv, const gacc_job_info *j, const json_t *parts)
 {
 	static const struct column columns[] = {
-		{ "PART", true, false },   { "RANKS", true, false },	     { "ENGINE", true, false },
-		{ "JOINED", true, false }, { "CANNOT REACH", false, false }, { NULL, false, false },
+		{ "PART", true, false },   { "NODE", false, false },  { "RANKS", true, false },
+		{ "ENGINE", true, false }, { "JOINED", true, false }, { "CANNOT REACH", false, false },
+		{ NULL, false, false },
 	};
 	struct sheet *s;
 
@@ -63,7 +78,7 @@ static void view_comms(struct invocation *inv, const gacc_job_info *j, const jso
 	}
 	s = sheet_new(inv, columns);
 	for (size_t i = 0; i < json_array_size(parts); i++)
-		add_row(s, json_array_get(parts, i));
+		add_row(s, json_array_get(parts, i), parts);
 	sheet_print(s);
 	if (inv->headers && *j->reason)
 		tell(inv->out, "%s: %s\n", j->state_name, j->reason);

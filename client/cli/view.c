@@ -48,9 +48,24 @@ static const char *job_color(const gacc_job_info *job)
 	}
 }
 
+#define NODES_WIDTH 20
+
+/* "a,b", or how many there are if that would be long; "-": an older gaccd does not say it. */
+static const char *node_names(char *out, size_t n, const gacc_job_info *j)
+{
+	size_t at = 0;
+
+	snprintf(out, n, "-");
+	for (size_t i = 0; i < j->n_node && at < n; i++)
+		at += (size_t)snprintf(out + at, n - at, "%s%s", i ? "," : "", j->node[i]);
+	if (at > NODES_WIDTH && j->n_node > 1)
+		snprintf(out, n, "%zu nodes", j->n_node);
+	return out;
+}
+
 static void job_row(struct sheet *s, const gacc_job_info *j)
 {
-	char text[64], when[SHORT], size[SHORT];
+	char text[256], when[SHORT], size[SHORT];
 	uint32_t here = 0;
 
 	for (size_t i = 0; i < j->n_rank; i++)
@@ -60,6 +75,7 @@ static void job_row(struct sheet *s, const gacc_job_info *j)
 	sheet_cell(s, "%s", j->name);
 	sheet_cell(s, "%s", j->state_name);
 	sheet_cell(s, "%u/%u", here, j->ranks);
+	sheet_cell(s, "%s", node_names(text, sizeof(text), j));
 	sheet_cell(s, "%s", view_steps(text, sizeof(text), j));
 	sheet_cell(s, "%u", j->micro_size);
 	if (j->has_last)
@@ -91,12 +107,12 @@ void view_names(struct invocation *inv, const gacc_jobs *jobs)
 void view_jobs(struct invocation *inv, const gacc_jobs *jobs)
 {
 	static const struct column columns[] = {
-		{ "ID", true, false },	   { "NAME", false, false },  { "STATE", false, false },
-		{ "RANKS", false, false }, { "STEP", false, false },  { "MICRO", true, false },
-		{ "LOSS", true, false },   { "STEP/S", true, false }, { "WAIT%", true, false },
-		{ "AGE", true, false },	   { "USER", false, false },  { "WINDOW", true, true },
-		{ "PARAMS", true, true },  { "MEMORY", true, true },  { "OPTIMIZER", false, true },
-		{ "REASON", false, true }, { NULL, false, false },
+		{ "ID", true, false },	      { "NAME", false, false },	 { "STATE", false, false },
+		{ "RANKS", false, false },    { "NODES", false, false }, { "STEP", false, false },
+		{ "MICRO", true, false },     { "LOSS", true, false },	 { "STEP/S", true, false },
+		{ "WAIT%", true, false },     { "AGE", true, false },	 { "USER", false, false },
+		{ "WINDOW", true, true },     { "PARAMS", true, true },	 { "MEMORY", true, true },
+		{ "OPTIMIZER", false, true }, { "REASON", false, true }, { NULL, false, false },
 	};
 	struct sheet *s = sheet_new(inv, columns);
 
@@ -284,11 +300,15 @@ void view_events(struct invocation *inv, const gacc_job_event *event, size_t n, 
 
 static void view_last(struct invocation *inv, const gacc_job_info *j)
 {
+	const char *node;
+
 	if (!j->has_last)
 		return;
 	line(inv, "Last window:", "%s  loss %.4f  grad norm %.4g  lr %.4g  weight %g", j->last_outcome, j->last_loss,
 	     j->last_grad_norm, j->last_lr, j->last_weight);
-	line(inv, "Last rank in:", "%u, %.1f ms after the one before", j->last_rank, (double)j->last_lag_ns / 1e6);
+	node = j->last_rank < j->n_rank ? j->rank[j->last_rank].node : "";
+	line(inv, "Last rank in:", "%u%s%s, %.1f ms after the one before", j->last_rank, *node ? " on " : "", node,
+	     (double)j->last_lag_ns / 1e6);
 }
 
 static void view_counters(struct invocation *inv, const gacc_counters *c)

@@ -138,6 +138,8 @@ static void fill_scalars(gacc_job_info *out, const Gacc__V1__Job *j)
 		.loss_scale = j->loss_scale,
 		.queue_position = j->queue_position,
 		.launcher_pid = j->launcher_pid,
+		.node = (const char *const *)j->nodes,
+		.n_node = j->n_nodes,
 	};
 	if (j->counters)
 		fill_counters(&out->counters, j->counters);

@@ -243,6 +243,20 @@ static bool add_parts(const struct hosted *h, Gacc__V1__Job *j)
 	return j->parts != NULL;
 }
 
+/* Parts that are on one node follow each other. */
+static bool add_nodes(const struct hosted *h, Gacc__V1__Job *j)
+{
+	j->nodes = calloc(h->n_parts, sizeof(*j->nodes));
+	for (uint32_t i = 0; j->nodes && i < h->n_parts; i++) {
+		if (i && h->part[i].node == h->part[i - 1].node)
+			continue;
+		j->nodes[j->n_nodes] = strdup(hosted_node(h, i));
+		if (!j->nodes[j->n_nodes++])
+			return false;
+	}
+	return j->nodes;
+}
+
 /* Its tensors are known, or are being read. */
 static bool has_tensors(const struct hosted *h)
 {
@@ -268,7 +282,7 @@ static bool fill_live(const struct hosted *h, Gacc__V1__Job *j, struct now now)
 	j->wait_fraction = rate_wait(&h->rate);
 	j->steps_per_second = rate_per_s(&h->rate);
 	return add_counters(&coord_carry(h->coord)->counters, j) && add_updates(h, j) && add_last(h, j) &&
-	       add_parts(h, j);
+	       add_parts(h, j) && add_nodes(h, j);
 }
 
 /* Of a job that has not begun and does not wait in the queue, which says its own. */

@@ -69,3 +69,22 @@ def test_a_jobs_memory_alone_names_its_nodes_alone(c, asked):
             c.kill("a")
             assert asked["a"].run("buffers", t.job) == "node b: not heard yet\n"
         wait_until("node b", lambda: [n["host_bytes_used"] for n in asked["a"].json("buffers", t.job)["nodes"]] == [used(c)["b"]])
+
+
+def test_jobs_and_their_nodes(c, asked):
+    """Also of a job that has ended, and of one on a single node, which has no list of parts."""
+    one = c["a"].submit(spec(ranks=1, parts=1, name="one"))
+    with team(c, name="spread") as t:
+        t.window(draws(0, PARTS))
+        lines = {name: cli.run("describe", f"job/{t.job}").splitlines() for name, cli in asked.items()}
+        for name, cli in asked.items():
+            seen = {row["NAME"]: row["NODES"] for row in columns(cli.run("jobs").replace("WAIT%", "WAIT"))}
+            assert (seen["one"], seen["spread"]) == ("a", "a,b,c")
+            assert {j["id"]: j["nodes"] for j in cli.json("jobs")["jobs"]} == {one: ["a"], t.job: ["a", "b", "c"]}
+            last, = [line for line in lines[name] if line.startswith("Last rank in:")]
+            assert last.split()[4:6] == ["on", NODES[int(last.split()[3])] + ","]
+            assert [row["NODE"] for row in columns(cli.run("comms", t.job).replace("CANNOT REACH", "UNREACHED"))] == NODES
+            assert [p["node"] for p in cli.json("comms", t.job)["parts"]] == NODES
+    c["a"].cancel(one)
+    wait_until("the end of both", lambda: not asked["b"].json("jobs")["jobs"])
+    assert {j["id"]: j["nodes"] for j in asked["c"].json("jobs", "-a")["jobs"] if j["id"] in (one, t.job)} == {one: ["a"], t.job: ["a", "b", "c"]}

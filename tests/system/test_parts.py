@@ -143,9 +143,10 @@ def check_what_is_shown(d, job):
     assert [p.engine_pid for p in d.get_job(job).parts] == [p["engine_pid"] for p in parts]
     assert cli.run("comms", f"job/{job}", "-o", "name") == f"job/{job}/part/1\n"
     lines = [line.split() for line in cli.run("comms", job).splitlines()]
-    assert lines[0] == ["PART", "RANKS", "ENGINE", "JOINED", "CANNOT", "REACH"]
-    assert lines[1][:3] == ["0", "0-0", str(parts[0]["engine_pid"])] and lines[1][4:] == ["part", "1"]
-    assert lines[2][:2] == ["1", "1-1"] and lines[2][4:] == ["-"]
+    node = parts[0]["node"]
+    assert lines[0] == ["PART", "NODE", "RANKS", "ENGINE", "JOINED", "CANNOT", "REACH"]
+    assert lines[1][:4] == ["0", node, "0-0", str(parts[0]["engine_pid"])] and lines[1][5:] == ["part", "1", f"({node})"]
+    assert lines[2][:3] == ["1", node, "1-1"] and lines[2][5:] == ["-"]
     assert cli.run("comms", job, "-o", "name", "--no-headers") == f"job/{job}/part/1\n"
 
 
@@ -170,7 +171,7 @@ def test_a_stopped_engine_is_named_and_waited_for(d):
     c.window()
     cli = Cli(d.dir, d.endpoint)
     assert cli.run("comms", c.team.job, "-o", "name") == "" and not any(p.get("unreachable") for p in cli.json("comms", c.team.job)["parts"])
-    assert len({line.split()[3] for line in cli.run("comms", c.team.job, "--no-headers").splitlines()}) == 1  # all have joined the same one
+    assert len({line.split()[4] for line in cli.run("comms", c.team.job, "--no-headers").splitlines()}) == 1  # all have joined the same one
     whole = d.submit(spec(ranks=2, parts=1, name="whole"))
     assert cli.run("comms", whole) == "" and "has one part" in cli.err and cli.json("comms", whole)["parts"] == []
     assert "JOB_NOT_FOUND" in cli.run("comms", 4711, "-o", "json", code=4)

@@ -176,6 +176,8 @@ typedef struct gacc_job_info {
 	const char *json;
 	const gacc_part_info *part; /* n_part of them; 0: one part, on the node that has answered */
 	size_t n_part;
+	const char *const *node; /* n_node of them: where its parts are; 0: not known, or gaccd is older than this */
+	size_t n_node;
 } gacc_job_info;
 
 typedef struct gacc_jobs {

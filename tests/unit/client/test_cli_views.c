@@ -100,8 +100,8 @@ START_TEST(jobs_table)
 
 	view_jobs(&inv, &jobs);
 	fflush(inv.out);
-	ck_assert_str_eq(out, "ID NAME      STATE   RANKS STEP      MICRO   LOSS STEP/S WAIT% AGE USER\n"
-			      "42 gpt2-124m STALLED 4/6   1200/5000     8 3.2914   0.20     6   - ana\n");
+	ck_assert_str_eq(out, "ID NAME      STATE   RANKS NODES STEP      MICRO   LOSS STEP/S WAIT% AGE USER\n"
+			      "42 gpt2-124m STALLED 4/6   -     1200/5000     8 3.2914   0.20     6   - ana\n");
 	rewind(inv.out);
 	inv.headers = false;
 	inv.format = FORMAT_WIDE;
@@ -109,6 +109,47 @@ START_TEST(jobs_table)
 	fflush(inv.out);
 	ck_assert_ptr_null(strstr(out, "NAME"));
 	ck_assert_ptr_nonnull(strstr(out, "ADAMW"));
+}
+END_TEST
+
+static const char long_name[] = "a-node-with-a-rather-long-name";
+static const struct {
+	const char *const node[3];
+	size_t n;
+	const char *shown;
+} placements[] = {
+	{ { "gpu-01" }, 1, "gpu-01" },
+	{ { "gpu-01", "gpu-02" }, 2, "gpu-01,gpu-02" },
+	{ { "gpu-01", "gpu-02", "gpu-03" }, 3, "gpu-01,gpu-02,gpu-03" },
+	{ { "gpu-01", "gpu-02", "gpu-003" }, 3, "3 nodes" },
+	{ { long_name }, 1, long_name },
+};
+
+START_TEST(nodes_of_a_job)
+{
+	gacc_job_info job = sample();
+	char row[80];
+
+	job.node = placements[_i].node;
+	job.n_node = placements[_i].n;
+	snprintf(row, sizeof(row), " 4/6   %s 1200/5000 ", placements[_i].shown);
+	view_jobs(&inv, &(gacc_jobs){ 1, &job });
+	fflush(inv.out);
+	ck_assert_msg(strstr(out, row) != NULL, "%s", out);
+}
+END_TEST
+
+/* An older gaccd has ranks without nodes, or without ranks. */
+START_TEST(the_last_rank_and_its_node)
+{
+	gacc_job_info job = sample();
+
+	for (job.last_rank = 1; job.last_rank < 9; job.last_rank += job.last_rank == 1 ? 1 : 6)
+		view_job(&inv, &job);
+	fflush(inv.out);
+	ck_assert_ptr_nonnull(strstr(out, "Last rank in:     1 on gpu-01, 0.0 ms after"));
+	ck_assert_ptr_nonnull(strstr(out, "Last rank in:     2, 0.0 ms after"));
+	ck_assert_ptr_nonnull(strstr(out, "Last rank in:     8, 0.0 ms after"));
 }
 END_TEST
 
@@ -265,6 +306,8 @@ int main(void)
 	tcase_add_checked_fixture(tc, cli_setup, cli_teardown);
 	tcase_add_test(tc, status_names_who_is_late);
 	tcase_add_test(tc, jobs_table);
+	tcase_add_loop_test(tc, nodes_of_a_job, 0, sizeof(placements) / sizeof(placements[0]));
+	tcase_add_test(tc, the_last_rank_and_its_node);
 	tcase_add_test(tc, describe_ends_with_the_story);
 	tcase_add_test(tc, words_of_others_are_only_shown);
 	tcase_add_test(tc, format_characters_are_only_shown);
