@@ -12,21 +12,29 @@
 
 /* ---- windows ---- */
 
-/* "0,3", or "-". */
+/* "0,3 (a), 5 (b)"; "0,3,5" where the nodes are not known; or "-". */
 static const char *short_ranks(char *out, size_t n, const gacc_window_info *w)
 {
 	size_t at = 0;
 
 	snprintf(out, n, "-");
-	for (size_t i = 0; i < w->n_short && at < n; i++)
-		at += (size_t)snprintf(out + at, n - at, "%s%u", i ? "," : "", w->short_rank[i]);
+	for (size_t i = 0; i < w->n_short && at < n; i++) {
+		const char *node = w->short_node[i], *next = i + 1 < w->n_short ? w->short_node[i + 1] : "";
+		const bool last = *node && strcmp(node, next) != 0; /* of those on this node */
+
+		at += (size_t)snprintf(out + at, n - at, "%u%s%s%s%s", w->short_rank[i], last ? " (" : "",
+				       last ? node : "", last ? ")" : "",
+				       i + 1 == w->n_short ? ""
+				       : last		   ? ", "
+							   : ",");
+	}
 	return out;
 }
 
 static void window_row(struct sheet *s, const gacc_window_info *w)
 {
 	bool applied = !strcmp(w->outcome, "APPLIED"), skipped = !strcmp(w->outcome, "SKIPPED");
-	char text[128], when[SHORT];
+	char text[256], when[SHORT];
 
 	sheet_row(s, applied ? NULL : "yellow");
 	sheet_cell(s, "%" PRIu64, w->window);
@@ -38,6 +46,7 @@ static void window_row(struct sheet *s, const gacc_window_info *w)
 	sheet_cell(s, "%.4g", w->grad_norm);
 	sheet_cell(s, "%.3g", w->lr);
 	sheet_cell(s, "%u", w->last_rank);
+	sheet_cell(s, "%s", *w->last_node ? w->last_node : "-");
 	sheet_cell(s, "%.1f ms", (double)w->last_lag_ns / 1e6);
 	sheet_cell(s, "%s", short_ranks(text, sizeof(text), w));
 	sheet_cell(s, "%s", age_since(when, w->closed_unix_nanos));
@@ -48,11 +57,12 @@ static void window_row(struct sheet *s, const gacc_window_info *w)
 static void view_windows(struct invocation *inv, const gacc_history *h)
 {
 	static const struct column columns[] = {
-		{ "WINDOW", true, false },  { "STEP", true, false },   { "OUTCOME", false, false },
-		{ "MICROS", true, false },  { "WEIGHT", true, false }, { "LOSS", true, false },
-		{ "NORM", true, false },    { "LR", true, false },     { "LAST", true, false },
-		{ "LATE BY", true, false }, { "SHORT", false, false }, { "AGE", true, false },
-		{ "DIVISOR", true, true },  { "SCALE", true, true },   { NULL, false, false },
+		{ "WINDOW", true, false }, { "STEP", true, false },    { "OUTCOME", false, false },
+		{ "MICROS", true, false }, { "WEIGHT", true, false },  { "LOSS", true, false },
+		{ "NORM", true, false },   { "LR", true, false },      { "LAST", true, false },
+		{ "NODE", false, false },  { "LATE BY", true, false }, { "SHORT", false, false },
+		{ "AGE", true, false },	   { "DIVISOR", true, true },  { "SCALE", true, true },
+		{ NULL, false, false },
 	};
 	struct sheet *s = sheet_new(inv, columns);
 
@@ -69,6 +79,7 @@ static void micro_rows(struct sheet *s, const gacc_window_info *w)
 		sheet_row(s, m->rejected ? "yellow" : NULL);
 		sheet_cell(s, "%" PRIu64, w->window);
 		sheet_cell(s, "%u", m->rank);
+		sheet_cell(s, "%s", *m->node ? m->node : "-");
 		sheet_cell(s, "%u", m->micro);
 		sheet_cell(s, "%s", m->rejected ? "void" : "counted");
 		sheet_cell(s, "%g", m->weight);
@@ -81,9 +92,10 @@ static void micro_rows(struct sheet *s, const gacc_window_info *w)
 static void view_micros(struct invocation *inv, const gacc_history *h)
 {
 	static const struct column columns[] = {
-		{ "WINDOW", true, false },  { "RANK", true, false },	 { "MICRO", true, false },
-		{ "STATE", false, false },  { "WEIGHT", true, false },	 { "LOSS", true, false },
-		{ "LATE BY", true, false }, { "DATA KEY", false, true }, { NULL, false, false },
+		{ "WINDOW", true, false }, { "RANK", true, false },    { "NODE", false, false },
+		{ "MICRO", true, false },  { "STATE", false, false },  { "WEIGHT", true, false },
+		{ "LOSS", true, false },   { "LATE BY", true, false }, { "DATA KEY", false, true },
+		{ NULL, false, false },
 	};
 	struct sheet *s = sheet_new(inv, columns);
 

@@ -36,7 +36,16 @@ static void fill_window(gacc_window_info *out, const Gacc__V1__StepResult *s)
 	};
 }
 
-static void fill_micro(gacc_micro_info *out, const Gacc__V1__MicroBatch *m)
+/* The node of a rank; "": not known. */
+static const char *node_of(const Gacc__V1__HistoryResponse *r, uint32_t rank)
+{
+	for (size_t i = 0; i < r->n_blocks; i++)
+		if (rank >= r->blocks[i]->first_rank && rank - r->blocks[i]->first_rank < r->blocks[i]->n_ranks)
+			return r->blocks[i]->node;
+	return "";
+}
+
+static void fill_micro(gacc_micro_info *out, const Gacc__V1__MicroBatch *m, const char *node)
 {
 	*out = (gacc_micro_info){
 		.rank = m->rank,
@@ -47,6 +56,7 @@ static void fill_micro(gacc_micro_info *out, const Gacc__V1__MicroBatch *m)
 		.lag_ns = m->lag_ns,
 		.rejected = m->rejected,
 		.data_key = m->data_key,
+		.node = node,
 	};
 }
 
@@ -151,16 +161,21 @@ static enum status read_windows(struct gacc_client *client, const ProtobufCMessa
 static bool fill_history_window(gacc_history *history, gacc_window_info *out, const Gacc__V1__HistoryResponse *r)
 {
 	gacc_micro_info *micro = answer_items(history, r->n_micros, sizeof(*micro));
+	const char **node = answer_items(history, r->n_short_ranks, sizeof(*node));
 
 	fill_window(out, r->result);
 	out->json = answer_json(history, &r->base);
 	for (size_t i = 0; micro && i < r->n_micros; i++)
-		fill_micro(&micro[i], r->micros[i]);
+		fill_micro(&micro[i], r->micros[i], node_of(r, r->micros[i]->rank));
+	for (size_t i = 0; node && i < r->n_short_ranks; i++)
+		node[i] = node_of(r, r->short_ranks[i]);
 	out->micro = micro;
 	out->n_micro = r->n_micros;
 	out->short_rank = r->short_ranks;
 	out->n_short = r->n_short_ranks;
-	return micro && out->json;
+	out->last_node = r->last_node;
+	out->short_node = node;
+	return micro && node && out->json;
 }
 
 static bool fill_history(struct windows *w)

@@ -5,6 +5,7 @@
 
 #include "edge/caller.h"
 #include "edge/convert.h"
+#include "edge/hosted_view.h"
 #include "gacc/v1/job.pb-c.h"
 #include "gacc/v1/node.pb-c.h"
 
@@ -25,6 +26,62 @@ static void unreadable(struct rpc_call *call)
 #define MICROS_ROOM (512u << 10)      /* what so many may need */
 #define MICROS_PER_MESSAGE_SHORT 256u /* when room is short */
 
+/* Where the ranks of a job are. The texts are the job's. */
+struct where {
+	Gacc__V1__Job *job;
+	Gacc__V1__RankBlock *block, **list;
+	size_t n;
+};
+
+static void where_free(struct where *w)
+{
+	if (w->job)
+		gacc__v1__job__free_unpacked(w->job, NULL);
+	free(w->block);
+	free(w->list);
+}
+
+static void add_block(struct where *w, char *node, uint32_t first, uint32_t n)
+{
+	Gacc__V1__RankBlock *last = w->n ? w->list[w->n - 1] : NULL;
+	if (!*node)
+		return;
+	if (last && !strcmp(last->node, node)) {
+		last->n_ranks += n;
+		return;
+	}
+	Gacc__V1__RankBlock *b = w->list[w->n] = &w->block[w->n];
+	w->n++;
+	gacc__v1__rank_block__init(b);
+	b->node = node;
+	b->first_rank = first;
+	b->n_ranks = n;
+}
+
+/* As the job is shown, also after its end. false: no memory. */
+static bool where_fill(const struct hosted *h, struct now now, struct where *w)
+{
+	const Gacc__V1__Job *j = w->job = hosted_view(h, 0, now);
+	w->block = j ? calloc(j->n_parts + 1, sizeof(*w->block)) : NULL;
+	w->list = j ? calloc(j->n_parts + 1, sizeof(Gacc__V1__RankBlock *)) : NULL;
+	if (!w->block || !w->list)
+		return false;
+	for (size_t i = 0; i < j->n_parts; i++)
+		add_block(w, j->parts[i]->node, j->parts[i]->first_rank, j->parts[i]->n_ranks);
+	if (!j->n_parts && j->n_nodes && j->spec)
+		add_block(w, j->nodes[0], 0, j->spec->ranks);
+	return true;
+}
+
+/* "": not known. */
+static char *where_is(const struct where *w, uint32_t rank)
+{
+	for (size_t i = 0; i < w->n; i++)
+		if (rank >= w->block[i].first_rank && rank - w->block[i].first_rank < w->block[i].n_ranks)
+			return w->block[i].node;
+	return (char *)protobuf_c_empty_string;
+}
+
 struct page_window {
 	struct page_window *next;
 	Gacc__V1__HistoryResponse *response; /* without micro-batches */
@@ -43,6 +100,7 @@ struct looking {
 	enum status status;
 	struct page_window *page, **page_tail;
 	size_t page_bytes;
+	struct where where;
 };
 
 static void page_pop(struct looking *q)
@@ -60,6 +118,7 @@ static void looking_free(struct looking *q)
 {
 	while (q->page)
 		page_pop(q);
+	where_free(&q->where);
 	free(q);
 }
 
@@ -107,8 +166,22 @@ static void fill_micro(const struct history_micro *m, Gacc__V1__MicroBatch *out)
 	out->data_key = m->data_key;
 }
 
+/* With what is only lent to the message while it is packed. */
+static enum status send_with(struct rpc_call *call, const struct where *where, Gacc__V1__HistoryResponse *r,
+			     Gacc__V1__MicroBatch **micros, size_t n)
+{
+	Gacc__V1__HistoryResponse m = *r;
+	m.micros = micros;
+	m.n_micros = n;
+	m.blocks = where->list;
+	m.n_blocks = where->n;
+	if (m.result)
+		m.last_node = where_is(where, m.result->last_rank);
+	return rpc_send(call, &m.base);
+}
+
 /* The window's next message. */
-static enum status send_some(struct rpc_call *call, struct page_window *w)
+static enum status send_some(struct rpc_call *call, const struct where *where, struct page_window *w)
 {
 	uint64_t left = w->n_micros - w->n_sent;
 	size_t n = rpc_room(call) < MICROS_ROOM ? MICROS_PER_MESSAGE_SHORT : MICROS_PER_MESSAGE;
@@ -120,13 +193,8 @@ static enum status send_some(struct rpc_call *call, struct page_window *w)
 		fill_micro(&w->micro[w->n_sent + i], &m[i]);
 		list[i] = &m[i];
 	}
-	if (!st) {
-		w->response->micros = list;
-		w->response->n_micros = n;
-		st = rpc_send(call, &w->response->base);
-		w->response->micros = NULL;
-		w->response->n_micros = 0;
-	}
+	if (!st)
+		st = send_with(call, where, w->response, list, n);
 	if (!st)
 		w->n_sent += n;
 	free(list);
@@ -142,7 +210,7 @@ static void send_page(struct rpc_call *call)
 	if (!q || q->reading)
 		return;
 	while (q->page) {
-		enum status st = send_some(call, q->page);
+		enum status st = send_some(call, &q->where, q->page);
 		if (st == ST_NO_MEMORY)
 			no_memory(call);
 		if (st)
@@ -199,6 +267,11 @@ static void history(struct rpc_call *call, const struct ProtobufCMessage *m, con
 				  .left = q->limit ? q->limit : HISTORY_LIMIT,
 				  .micros = q->micros };
 	look->page_tail = &look->page;
+	if (!where_fill(h, now_of(call), &look->where)) {
+		looking_free(look);
+		no_memory(call);
+		return;
+	}
 	rpc_set_data(call, look);
 	send_page(call);
 }

@@ -369,9 +369,11 @@ def test_history(cluster):
     assert [(m["rank"], m["micro"], m["weight"], m["loss"], m["data_key"]) for m in
             sorted(window["micros"], key=lambda m: (m["rank"], m["micro"]))] == [(0, 0, 1, 0.5, f"{7:016x}"), (0, 1, 2, 1.5, f"{8:016x}"),
                                                                                  (1, 0, 4, 2, "0" * 16)]
-    row, = columns(cluster.run("history", job).replace("LATE BY", "BY").replace(" ms", ""))
-    assert (row["WINDOW"], row["STEP"], row["OUTCOME"], row["MICROS"], row["WEIGHT"], row["LOSS"], row["SHORT"]) == \
-        ("0", "1", "APPLIED", "3", "7", "1.6429", "1")
+    node = window["last_node"]
+    assert window["blocks"] == [{"node": node, "first_rank": 0, "n_ranks": 2}] and node == cluster.json("describe", "node")["name"]
+    row, = columns(cluster.run("history", job).replace("LATE BY", "BY").replace(" ms", "").replace(" (", "("))
+    assert (row["WINDOW"], row["STEP"], row["OUTCOME"], row["MICROS"], row["WEIGHT"], row["LOSS"], row["NODE"], row["SHORT"]) == \
+        ("0", "1", "APPLIED", "3", "7", "1.6429", node, f"1({node})")
     rows = columns(cluster.run("history", job, "--micros", "-n", 1).replace("LATE BY", "BY").replace(" ms", ""))
     assert sorted((x["RANK"], x["MICRO"], x["STATE"], x["WEIGHT"], x["LOSS"]) for x in rows) == \
         [("0", "0", "counted", "1", "0.5000"), ("0", "1", "counted", "2", "1.5000"), ("1", "0", "counted", "4", "2.0000")]

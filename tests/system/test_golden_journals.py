@@ -42,6 +42,9 @@ def without(d, *keys):
     return {k: v for k, v in d.items() if k not in keys}
 
 
+NODES = "last_node", "blocks"  # not kept with the windows, and not said by older gaccds
+
+
 def golden_daemon(version):
     d = GoldenDaemon(start=False, allow=[r" Ended job=\d+ .*: the job's memory is gone: 0 of "])
     with tarfile.open(FILES / f"{version}.tar.xz") as tar:
@@ -64,7 +67,7 @@ def d(version, request):
 
 def check_kept(was, now):
     """History, checkpoints and events are all there; and of the job what does not end with its memory."""
-    assert now["history"] == was["history"]
+    assert [without(h, *NODES) for h in now["history"]] == [without(h, *NODES) for h in was["history"]]
     assert now["checkpoints"] == was["checkpoints"]
     assert now["events"][:len(was["events"])] == was["events"]
     for key in KEPT:

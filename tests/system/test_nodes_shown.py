@@ -88,3 +88,32 @@ def test_jobs_and_their_nodes(c, asked):
     c["a"].cancel(one)
     wait_until("the end of both", lambda: not asked["b"].json("jobs")["jobs"])
     assert {j["id"]: j["nodes"] for j in asked["c"].json("jobs", "-a")["jobs"] if j["id"] in (one, t.job)} == {one: ["a"], t.job: ["a", "b", "c"]}
+
+
+def test_history_and_its_nodes(c, asked):
+    """Of the last rank, of those that gave too little, and of each micro-batch; also when the job has ended, and after a restart of the coordinator."""
+    def check(job):
+        for cli in asked.values():
+            window, = cli.json("history", job, "--micros")["windows"]
+            assert window["blocks"] == [{"node": "a", "first_rank": 0, "n_ranks": 2}, {"node": "b", "first_rank": 2, "n_ranks": 1}, {"node": "c", "first_rank": 3, "n_ranks": 1}]
+            assert (window["result"]["last_rank"], window["last_node"], window["short_ranks"]) == (2, "b", [0, 1, 3])
+            row = cli.run("history", job).splitlines()[1].split()
+            assert row[8:10] == ["2", "b"] and row[12:16] == ["0,1", "(a),", "3", "(c)"]
+            rows = columns(cli.run("history", job, "--micros").replace("LATE BY", "BY").replace(" ms", ""))
+            assert [(x["RANK"], x["NODE"]) for x in rows] == [("0", "a"), ("1", "a"), ("2", "b"), ("2", "b"), ("3", "c")]
+    with team(c, name="past") as t:
+        work = draws(0, PARTS, [1, 1, 2, 1])
+        sent = [[(weight, t.as_sent(grads)[0]) for weight, grads in of] for of in work]
+        for rank in (0, 1, 3, 2):
+            for weight, grads in sent[rank]:
+                t[rank].push(grads, weight=weight)
+            if rank != 2:
+                t[rank].flush()
+        for r in t.ranks:
+            r.wait_step()
+        wait_until("the window", lambda: asked["b"].json("history", t.job)["windows"])
+        check(t.job)
+    wait_until("the end", lambda: c["a"].state(t.job) == "COMPLETED")
+    c.kill("a")
+    wait_until("the links", lambda: all(n["state"] == "UP" for n in asked["a"].json("nodes")["nodes"]))
+    check(t.job)

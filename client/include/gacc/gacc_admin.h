@@ -240,6 +240,7 @@ typedef struct gacc_micro_info {
 	int64_t lag_ns; /* after the first push of its index by any rank */
 	int rejected;	/* void: non-finite */
 	uint64_t data_key;
+	const char *node; /* where the rank is; "": not known, or gaccd is older than this */
 } gacc_micro_info;
 
 typedef struct gacc_window_info {
@@ -257,6 +258,8 @@ typedef struct gacc_window_info {
 	const gacc_micro_info *micro; /* n_micro of them, if asked for */
 	size_t n_micro;
 	const char *json;
+	const char *last_node; /* where last_rank is, and each short_rank; "" as above */
+	const char *const *short_node;
 } gacc_window_info;
 
 typedef struct gacc_history {

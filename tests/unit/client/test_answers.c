@@ -23,6 +23,9 @@ gacc_status __wrap_gacc_node_get(gacc_client *client, gacc_node_info **out);
 void __wrap_gacc_node_free(gacc_node_info *node);
 gacc_status __wrap_gacc_node_buffers(gacc_client *client, const char *job, gacc_buffers **out);
 void __wrap_gacc_buffers_free(gacc_buffers *buffers);
+gacc_status __wrap_gacc_job_history(gacc_client *client, const char *job, uint64_t before_window, uint32_t limit,
+				    int micros, gacc_history **out);
+void __wrap_gacc_history_free(gacc_history *history);
 gacc_status __wrap_bench_size_run(gacc_client *client, const struct bench_size *size, int signals,
 				  struct bench_result *out, char *why, size_t n_why);
 int __wrap_poll(struct pollfd *fds, nfds_t n, int timeout);
@@ -82,6 +85,19 @@ gacc_status __wrap_gacc_node_buffers(gacc_client *client, const char *job, gacc_
 }
 
 void __wrap_gacc_buffers_free(gacc_buffers *buffers)
+{
+}
+
+static gacc_history past;
+
+gacc_status __wrap_gacc_job_history(gacc_client *client, const char *job, uint64_t before_window, uint32_t limit,
+				    int micros, gacc_history **out)
+{
+	*out = &past;
+	return GACC_OK;
+}
+
+void __wrap_gacc_history_free(gacc_history *history)
 {
 }
 
@@ -246,6 +262,38 @@ START_TEST(memory_of_several_nodes)
 }
 END_TEST
 
+static const struct {
+	const char *last, *short_node[4];
+	const char *shown, *shown_micro;
+} pasts[] = {
+	{ "", { "", "", "", "" }, " 3 -     0.0 ms 0,1,3,5 ", " 3 -        0 " }, /* an older gaccd */
+	{ "b", { "a", "a", "b", "c" }, " 3 b     0.0 ms 0,1 (a), 3 (b), 5 (c) ", " 3 b        0 " },
+	{ "a", { "a", "a", "a", "a" }, " 3 a     0.0 ms 0,1,3,5 (a) ", " 3 a        0 " },
+};
+
+START_TEST(nodes_of_a_window)
+{
+	static const uint32_t short_rank[] = { 0, 1, 3, 5 };
+	const gacc_micro_info micro = { .rank = 3, .node = pasts[_i].last };
+	const gacc_window_info window = { .outcome = "APPLIED",
+					  .skip_reason = "",
+					  .last_rank = 3,
+					  .last_node = pasts[_i].last,
+					  .short_rank = short_rank,
+					  .short_node = pasts[_i].short_node,
+					  .n_short = 4,
+					  .micro = &micro,
+					  .n_micro = 1 };
+
+	past = (gacc_history){ 1, &window };
+	ck_assert_int_eq(COMMAND("history", "7"), EXIT_OK);
+	ck_assert_msg(strstr(out, pasts[_i].shown) != NULL, "%s", out);
+	inv.n_given = 0;
+	ck_assert_int_eq(COMMAND("history", "7", "--micros"), EXIT_OK);
+	ck_assert_msg(strstr(out, pasts[_i].shown_micro) != NULL, "%s", out);
+}
+END_TEST
+
 START_TEST(the_head_of_bench_is_only_shown)
 {
 	ck_assert_int_eq(COMMAND("bench"), EXIT_INTERRUPTED);
@@ -265,6 +313,7 @@ int main(void)
 	tcase_add_test(tc, values_of_keys_are_only_shown);
 	tcase_add_test(tc, memory_of_an_older_gaccd);
 	tcase_add_test(tc, memory_of_several_nodes);
+	tcase_add_loop_test(tc, nodes_of_a_window, 0, sizeof(pasts) / sizeof(pasts[0]));
 	tcase_add_test(tc, the_head_of_bench_is_only_shown);
 	suite_add_tcase(suite, tc);
 	return suite_run(suite);
