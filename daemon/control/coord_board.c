@@ -85,8 +85,9 @@ enum status coord_on_blob(struct coord *c, const struct part_blob *b, struct now
 /* Another life of an engine that is in the communicator: the others must not wait for the one that is gone. */
 static void engine_restarted(struct coord *c, const struct peer *p, struct now now)
 {
-	char why[60];
-	snprintf(why, sizeof(why), "the engine of part %u was restarted", (unsigned)(p - c->peer));
+	const uint32_t part = (uint32_t)(p - c->peer);
+	char why[60 + COORD_NODE], node[COORD_NODE];
+	snprintf(why, sizeof(why), "the engine of part %u%s was restarted", part, coord_node_of(c, part, node));
 	switch (c->phase) {
 	case COORD_START:
 		coord_comm_fail(c, why, now);

@@ -28,21 +28,24 @@ static void describe(const struct coord *c, char *text, size_t n, double seconds
 	unsigned long long window = c->window;
 	uint32_t i = awaited(c);
 	const struct report *r = i < c->n_peers && c->peer[i].known ? &c->peer[i].last : NULL;
+	char node[COORD_NODE] = "";
+	if (i < c->n_peers)
+		coord_node_of(c, i, node);
 	if (c->phase == COORD_PERSIST)
 		snprintf(text, n, "window %llu: the journal has not answered for %.0f s", window, seconds);
 	else if (c->phase == COORD_CLOSE)
-		snprintf(text, n, "window %llu: part %u has not closed it for %.0f s", window, i, seconds);
+		snprintf(text, n, "window %llu: part %u%s has not closed it for %.0f s", window, i, node, seconds);
 	else if (!r)
-		snprintf(text, n, "window %llu has its outcome, but part %u has not reported for %.0f s", window, i,
-			 seconds);
+		snprintf(text, n, "window %llu has its outcome, but part %u%s has not reported for %.0f s", window, i,
+			 node, seconds);
 	else if (r->refused)
 		snprintf(text, n, "window %llu has its outcome, but it has not been applied for %.0f s: %s", window,
 			 seconds, r->refusal);
 	else
 		snprintf(text, n,
-			 "window %llu has its outcome, but part %u has not applied it for %.0f s; it is in window "
+			 "window %llu has its outcome, but part %u%s has not applied it for %.0f s; it is in window "
 			 "%llu, phase %u",
-			 window, i, seconds, (unsigned long long)r->window, r->phase);
+			 window, i, node, seconds, (unsigned long long)r->window, r->phase);
 }
 
 /* Trainers have not acknowledged a step: they are late, as stragglers are, and no part is at fault. */

@@ -93,13 +93,16 @@ void coord_comm_late(struct coord *c)
 
 /* ---- in words ---- */
 
-static void name_suspects(uint64_t suspects, char *text, size_t n)
+static void name_suspects(const struct coord *c, uint64_t suspects, char *text, size_t n)
 {
 	const char *before = suspects & (suspects - 1) ? " cannot reach parts " : " cannot reach part ";
+	char node[COORD_NODE];
 	size_t at = 0;
 	text[0] = '\0';
-	for (; suspects && at < n; suspects &= suspects - 1, before = ", ")
-		at += (size_t)snprintf(text + at, n - at, "%s%d", before, __builtin_ctzll(suspects));
+	for (; suspects && at < n; suspects &= suspects - 1, before = ", ") {
+		const uint32_t part = (uint32_t)__builtin_ctzll(suspects);
+		at += (size_t)snprintf(text + at, n - at, "%s%u%s", before, part, coord_node_of(c, part, node));
+	}
 }
 
 /* The first part that has this mark, or has it not; n_peers: none. */
@@ -117,15 +120,15 @@ void coord_take_failed_vote(struct coord *c, char *text, size_t n)
 	assert(part < c->n_peers);
 	const struct report *r = &c->peer[part].last;
 	const char *why = *r->vote_text ? r->vote_text : status_info(r->vote_status)->text;
-	char who[120];
+	char who[300], node[COORD_NODE];
 	if (!c->comm.board) {
 		snprintf(text, n, "%s", why);
 		return;
 	}
 	if (r->vote_status == ST_STALLED)
 		coord_comm_late(c);
-	name_suspects(r->vote_suspects & ~(UINT64_C(1) << part), who, sizeof(who));
-	snprintf(text, n, "part %u%s: %s", part, who, why);
+	name_suspects(c, r->vote_suspects & ~(UINT64_C(1) << part), who, sizeof(who));
+	snprintf(text, n, "part %u%s%s: %s", part, coord_node_of(c, part, node), who, why);
 }
 
 bool coord_describe_comm(const struct coord *c, char *text, size_t n, struct now now)
@@ -133,20 +136,27 @@ bool coord_describe_comm(const struct coord *c, char *text, size_t n, struct now
 	const struct coord_comm *m = &c->comm;
 	const struct coll_id id = coord_comm_id(c);
 	double s = (double)(now.mono_ns - m->since_ns) / 1e9;
-	uint32_t missing[COLL_MAX_PARTS];
-	if (m->state == COMM_BOARD && board_missing(m->board, &id, missing))
-		snprintf(text, n, "the engine of part %u has not said its address for %.0f s", missing[0], s);
-	else if (m->state == COMM_OPEN && !m->joined)
-		snprintf(text, n, "the engine of part %u has not joined those of the other parts for %.0f s",
-			 first_part(c, MARK_JOINED, false), s);
-	else if (m->fill && !coord_all(c, MARK_STARTED))
-		snprintf(text, n, "part %u waits for the parameters of part %u", first_part(c, MARK_STARTED, false),
-			 m->fill - 1);
-	else if (m->board && c->phase == COORD_GO)
-		snprintf(text, n, "no part has got on with it for long, and part %u has not voted",
-			 first_part(c, MARK_VOTED, false));
-	else
+	uint32_t missing[COLL_MAX_PARTS], part;
+	char node[COORD_NODE], other[COORD_NODE];
+	if (m->state == COMM_BOARD && board_missing(m->board, &id, missing)) {
+		part = missing[0];
+		snprintf(text, n, "the engine of part %u%s has not said its address for %.0f s", part,
+			 coord_node_of(c, part, node), s);
+	} else if (m->state == COMM_OPEN && !m->joined) {
+		part = first_part(c, MARK_JOINED, false);
+		snprintf(text, n, "the engine of part %u%s has not joined those of the other parts for %.0f s", part,
+			 coord_node_of(c, part, node), s);
+	} else if (m->fill && !coord_all(c, MARK_STARTED)) {
+		part = first_part(c, MARK_STARTED, false);
+		snprintf(text, n, "part %u%s waits for the parameters of part %u%s", part, coord_node_of(c, part, node),
+			 m->fill - 1, coord_node_of(c, m->fill - 1, other));
+	} else if (m->board && c->phase == COORD_GO) {
+		part = first_part(c, MARK_VOTED, false);
+		snprintf(text, n, "no part has got on with it for long, and part %u%s has not voted", part,
+			 part < c->n_peers ? coord_node_of(c, part, node) : "");
+	} else {
 		return false;
+	}
 	return true;
 }
 
@@ -270,7 +280,7 @@ bool coord_comm_gathers(const struct coord *c)
 void coord_comm_commit(struct coord *c, struct now now)
 {
 	struct coord_comm *m = &c->comm;
-	char why[300] = "";
+	char why[300] = "", node[COORD_NODE];
 	if (!coord_comm_gathers(c))
 		return;
 	if (m->state == COMM_NONE) {
@@ -286,7 +296,7 @@ void coord_comm_commit(struct coord *c, struct now now)
 	if (c->n_marked[MARK_FAILED])
 		coord_take_failed_vote(c, why, sizeof(why));
 	else if (lost < c->n_peers)
-		snprintf(why, sizeof(why), "part %u has left the communicator", lost);
+		snprintf(why, sizeof(why), "part %u%s has left the communicator", lost, coord_node_of(c, lost, node));
 	if (*why)
 		coord_comm_fail(c, why, now);
 }

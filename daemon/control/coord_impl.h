@@ -3,6 +3,7 @@
 #ifndef GACC_CONTROL_COORD_IMPL_H
 #define GACC_CONTROL_COORD_IMPL_H
 
+#include "base/node_name.h"
 #include "coll/coll.h"
 #include "control/coordinator.h"
 #include "control/part.h"
@@ -11,6 +12,8 @@
 #define COORD_RESEND_NS (INT64_C(200) * 1000000)
 /* Who is late is told to all nodes as often, but for each of them not more than one order in this time. */
 #define COORD_LATE_EACH_NS (INT64_C(1) * 1000000)
+
+#define COORD_NODE (NODE_NAME_MAX + 16)
 
 /* What a part's newest report means to the coordinator; each is counted over all parts. */
 enum mark {
@@ -34,11 +37,12 @@ struct peer {
 	struct part_ranks ranks;
 	struct report last;
 	bool known;
-	char away[128];		  /* why its node cannot be heard, or does not take it; "": it can, and does */
-	char unlike[REPORT_TEXT]; /* why its engine may not exchange anything with that of part 0; "": it may */
-	uint32_t marks;		  /* bits by enum mark */
-	bool has_bitmap;	  /* `counted` holds what this part had when it closed the window */
-	uint64_t life;		  /* of the engine whose address is on the board of the communicator; 0: none is */
+	char node[NODE_NAME_MAX + 1]; /* for texts; "": all parts are on the coordinator's */
+	char away[128];		      /* why its node cannot be heard, or does not take it; "": it can, and does */
+	char unlike[REPORT_TEXT];     /* why its engine may not exchange anything with that of part 0; "": it may */
+	uint32_t marks;		      /* bits by enum mark */
+	bool has_bitmap;	      /* `counted` holds what this part had when it closed the window */
+	uint64_t life;		      /* of the engine whose address is on the board of the communicator; 0: none is */
 	uint64_t
 		unreachable; /* bits of the parts that it could not reach, in a failed attempt since the last success */
 };
@@ -188,6 +192,8 @@ void coord_set_state(struct coord *, enum job_state, const char *reason, struct 
 void coord_set_running(struct coord *, struct now);
 void coord_set_phase(struct coord *, enum coord_phase, struct now);
 void coord_event(struct coord *, bool warning, const char *reason, int64_t rank, const char *text);
+/* For texts, behind the number of a part: " (node b)", or nothing. Returns `out`. */
+const char *coord_node_of(const struct coord *, uint32_t part, char out[COORD_NODE]);
 /* Starts an attempt for which the part votes by itself when it is complete; the caller sends the order. */
 void coord_arm(struct coord *);
 /* The current order to the node of this part. */

@@ -41,6 +41,20 @@ void coord_event(struct coord *c, bool warning, const char *reason, int64_t rank
 	c->ports.event(c->ports.ctx, c->job_id, warning, reason, rank, text);
 }
 
+/* ---- words ---- */
+
+void coord_part_on(struct coord *c, uint32_t part, const char *node)
+{
+	snprintf(c->peer[part].node, sizeof(c->peer[part].node), "%s", node);
+}
+
+const char *coord_node_of(const struct coord *c, uint32_t part, char out[COORD_NODE])
+{
+	const char *node = c->peer[part].node;
+	snprintf(out, COORD_NODE, "%s%s%s", *node ? " (node " : "", node, *node ? ")" : "");
+	return out;
+}
+
 /* ---- the end, or what comes in its place ---- */
 
 void coord_hold(struct coord *c, const char *why, struct now now)

@@ -58,6 +58,9 @@ enum status coord_restore_update(struct coord *, const struct update *);
 /* After all that: since when it has been in the state that it has now. Without: since the submission. */
 void coord_restore_since(struct coord *, int64_t unix_ns);
 
+/* Texts name the part's node from now on. For jobs with parts elsewhere. */
+void coord_part_on(struct coord *, uint32_t part, const char *node);
+
 /* Whoever passes it on has made sure that it comes from the node of its part. */
 void coord_on_report(struct coord *, const struct report *, struct now);
 /* The part's node cannot be heard, or does not take the part: the job is degraded, whatever the part has said last, and

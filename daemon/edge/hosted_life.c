@@ -57,6 +57,14 @@ void hosted_free_all(struct daemon *d)
 	d->job = NULL;
 }
 
+/* Where all are on this node, which one goes without saying. */
+static void name_nodes(const struct hosted *h)
+{
+	const bool elsewhere = hosted_parts_here(h) < h->n_parts;
+	for (uint32_t i = 0; i < h->n_parts && elsewhere; i++)
+		coord_part_on(h->coord, i, hosted_node(h, i));
+}
+
 /* Its coordinator and its parts, each of which has a block of the ranks. ST_NO_MEMORY. */
 static enum status make_parts(struct hosted *h)
 {
@@ -77,6 +85,8 @@ static enum status make_parts(struct hosted *h)
 		st = hosted_nodes_assign(h);
 	if (part && rank && h->part && !st)
 		st = coord_new(&h->coord, h->id, h->spec, h->d->term, n, part, &ports);
+	if (!st)
+		name_nodes(h);
 	if (!st && n > 1)
 		st = coord_set_collectives(h->coord, (int64_t)h->d->node.conf->coll.stall_ms * 1000000);
 	free(part);

@@ -15,6 +15,7 @@ import time
 
 import pytest
 
+from cli import Cli
 from cluster import Cluster
 from harness import Daemon, GaccError, alive, build_dir, wait_until
 from test_campaign import EVERYBODY, LOUD, MICRO_SIZE, NOBODY, RANKS, WORKS
@@ -218,7 +219,10 @@ def test_an_engine_stops_in_an_exchange(goes_on):
         os.kill(pid, signal.SIGSTOP)
         try:
             push(c, sent, 0)
-            wait_until("an attempt that names the part", lambda: any("cannot reach part 1" in line for line in cluster["a"].events("AttemptFailed")), 20)
+            wait_until("an attempt that names the part", lambda: any("part 0 (node a) cannot reach part 1 (node b): " in line for line in cluster["a"].events("AttemptFailed")), 20)
+            b = Cli(cluster["b"].dir, cluster["b"].endpoint)
+            assert [line.split()[6:] for line in b.run("comms", c.team.job, "--no-headers").splitlines()] in ([["1", "(b)"], []], [["1", "(b)"], ["0", "(a)"]])
+            assert "(node a) cannot reach part 1 (node b): " in b.run("events", c.team.job)
         finally:
             if goes_on:
                 os.kill(pid, signal.SIGCONT)

@@ -251,6 +251,32 @@ START_TEST(an_attempt_that_nobody_gets_on_with_fails_after_twice_the_stall)
 }
 END_TEST
 
+/* Of a job with parts on several nodes. */
+START_TEST(an_attempt_that_has_failed_names_the_nodes)
+{
+	run();
+	coord_part_on(coord, 0, "a");
+	coord_part_on(coord, 1, "b");
+	coord_part_on(coord, 2, "c");
+	complete();
+	fail_vote(1, 2, ST_UNAVAILABLE, 7, "nothing came");
+	const char *unreached = "failed: part 1 (node b) cannot reach parts 0 (node a), 2 (node c): nothing came";
+	ck_assert_msg(strstr(last_text, unreached), "%s", last_text);
+	tick(SECOND / 10);
+	say(0);
+	expect_stuck(2 * STALL, "the engine of part 1 (node b) has not said its address");
+	tick(SECOND / 10);
+	say_all();
+	join(1), join(2);
+	expect_stuck(3 * STALL, "the engine of part 0 (node a) has not joined");
+	tick(SECOND / 5);
+	say_all();
+	join_all();
+	vote(0), vote(1);
+	expect_stuck(2 * STALL, "and part 2 (node c) has not voted");
+}
+END_TEST
+
 START_TEST(joining_that_takes_too_long_gets_more_time)
 {
 	static const uint32_t join_s[] = { 8, 16, 32, 60, 60 };
@@ -375,6 +401,7 @@ Suite *comm_go_suite(void)
 	tcase_add_loop_test(t, a_failed_attempt_names_the_part_and_those_it_suspects, 0, 3);
 	tcase_add_test(t, votes_that_differ_need_another_communicator);
 	tcase_add_test(t, an_attempt_that_nobody_gets_on_with_fails_after_twice_the_stall);
+	tcase_add_test(t, an_attempt_that_has_failed_names_the_nodes);
 	tcase_add_test(t, joining_that_takes_too_long_gets_more_time);
 	tcase_add_loop_test(t, a_reader_that_says_nothing_stalls_the_job, 0, 2);
 	tcase_add_test(t, an_attempt_gets_on_when_all_have_joined);
