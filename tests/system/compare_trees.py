@@ -71,7 +71,7 @@ def end_of(j):
 
 def files_of(path):
     """name -> digest of parameters and optimizer's state in a checkpoint; the open window's sum depends on time."""
-    files = [file for file in (path / "model.safetensors", path / "optimizer.safetensors") if file.exists()]
+    files = [path / "model.safetensors", *sorted(path.glob("optimizer*.safetensors"))]
     return {f"{file.name}: {name}": f"{dtype} {shape} {digest(bytes(data))}" for file in files
             for name, (dtype, shape, data) in read_safetensors(file).items()}
 

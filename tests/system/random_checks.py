@@ -9,7 +9,7 @@ from by_mailbox import completed
 from exact import block_sums, compare, tree_sum
 from gacc_client import F32, NUMPY, GaccError
 from harness import wait_until
-from saving_job import read_safetensors
+from saving_job import read_safetensors, whole_state
 
 COUNTED, DUPLICATE, ALREADY_COMMITTED, VOID = 1, 2, 3, 4
 UNSIGNED = {"U8": np.uint8, "U64": np.uint64}
@@ -183,7 +183,7 @@ class Checks:
             dtype, shape, data = files["model"][name]
             assert dtype == SAFETENSORS[model.dtype[name]] and shape == list(self.ranks[0].shapes[name] if self.ranks[0] else shape)
             compare(f"{path}: {name}", p, np.frombuffer(data, NUMPY[model.dtype[name]]))
-        self.check_states(path, model, files.get("optimizer", {}))
+        self.check_states(path, model, whole_state(files))
         return Saved(path, model, *(self.read_carries(path, model, files) if manifest["inside_window"] else ()))
 
     def check_states(self, path, model, files):

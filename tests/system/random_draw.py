@@ -18,7 +18,7 @@ OPERATORS = ("update", "pause", "hold", "norms", "save", "save_inside", "flush")
 FEATURES = FAULTS + OPERATORS + (
     "aliases", "many", "big", "16_bit", "groups", "init", "clip_norm", "clip_value", "f64", "schedule", "outlier", "loss_scale", "dynamic",
     "arrival", "short", "poison", "present", "inline", "mixed", "async", "zero_after", "repeat", "old", "wrong", "leave", "weights", "extremes", "garbage",
-    "uneven", "steps", "restore", "other_spec", "ranks", "micros", "policy", "long", "die_at_start", "torn", "mailbox", "parts")
+    "uneven", "steps", "restore", "other_spec", "ranks", "micros", "policy", "long", "die_at_start", "torn", "mailbox", "parts", "sharding")
 
 
 class Draw:
@@ -102,7 +102,18 @@ class Draw:
         self.moving(s)
         self.scales(s)
         self.rules(s, tensors)
+        self.shard(s)
         return s
+
+    def shard(self, s):
+        """Whether each part has all of the optimizer's state, or a share."""
+        for key in ("sharding", "shard_size"):
+            s.pop(key, None)
+        parts = s.get("parts", 1)
+        if parts > 1 and s["optimizer"]["type"] not in ("client", "lamb") and self.chance("sharding", 0.6):
+            s["sharding"] = self.pick("sharding", "full", "hybrid")
+            if s["sharding"] == "hybrid":
+                s["shard_size"] = self.pick("sharding", *(n for n in range(1, parts + 1) if parts % n == 0))
 
     def moving(self, s):
         """What Update and another specification may change, too."""
@@ -197,6 +208,7 @@ class Draw:
         if self.chance("parts", 0.4):
             s["parts"] = self.pick("parts", 1, 2, 3)
         s["parts"] = min(s.get("parts", 1), s["ranks"])
+        self.shard(s)
         return s
 
     # -- a window --

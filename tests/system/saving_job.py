@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import pathlib
+import re
 import shutil
 
 import numpy as np
@@ -110,6 +111,26 @@ def read_safetensors(path):
 
 
 BIG = [("w", [1 << 22])]
+
+
+def whole_state(files):
+    """name -> (dtype, shape, bytes) of the optimizer's state in these files, given as file's name -> its tensors; of shares, put together as
+    docs/operations.md says, the shape is that of the flat tensor."""
+    whole = {}
+    for file, tensors in sorted(files.items()):
+        if not file.startswith("optimizer"):
+            continue
+        for name, (dtype, shape, data) in tensors.items():
+            cut = re.fullmatch(r"(.*)\[(\d+):(\d+)\]", name)
+            if cut:
+                name, begin, end = cut[1], int(cut[2]), int(cut[3])
+                before = whole.get(name, (dtype, [0], b""))[2]
+                assert dtype == "F32" and shape == [end - begin] and len(before) == 4 * begin, (file, name)
+                whole[name] = (dtype, [end], before + data)
+                continue
+            assert name not in whole
+            whole[name] = (dtype, shape, data)
+    return whole
 
 
 class BigJob(Job):

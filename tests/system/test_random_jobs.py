@@ -2,11 +2,13 @@
 """Random jobs: whatever is drawn, every number that leaves the daemon is that of exact.py.
 
 GACC_SEEDS: how many (20); GACC_SEED: the first one (1). GACC_OFF: features that are left out (random_draw.FEATURES), by commas.
-GACC_SHRINK: how long a failing job is made smaller (120 s). tests/long.sh random runs thousands.
+GACC_SAMPLE draws some more for several nodes, unless GACC_SEED is given. GACC_SHRINK: how long a failing job is made smaller (120 s). tests/long.sh random runs thousands.
 """
+import itertools
 import os
 import time
 import traceback
+import zlib
 
 import pytest
 
@@ -19,6 +21,7 @@ from random_job import RandomJob
 FIRST = int(os.environ.get("GACC_SEED", "1"))
 SEEDS = int(os.environ.get("GACC_SEEDS", "1" if "GACC_SEED" in os.environ else "20"))
 SHRINK_S = float(os.environ.get("GACC_SHRINK", "120"))
+DRAWN = 4
 OFF = set(filter(None, os.environ.get("GACC_OFF", "").split(",")))
 CONF = {"limits.jobs": 64, "limits.jobs_per_user": 64, "history.jobs": 20}
 
@@ -80,13 +83,36 @@ def test_random_jobs():
         assert used["pushes"] > 3 * SEEDS and used["waits"] > SEEDS, f"mailboxes were not used: {used}"
 
 
+KINDS = [lambda s: True, lambda s: "sharding" in s or "sharding" in OFF, lambda s: s["reduction"] == "weighted_mean"]
+
+
+def of_parts(first, n):
+    """So many seeds of jobs of several parts; a third of them are sharded at least, and a third have the default reduction."""
+    def seeds(kind):
+        for seed in itertools.count(first):
+            s = Draw(seed, OFF).spec([("w", [3], "f32")])
+            if s.get("parts", 1) > 1 and kind(s):
+                yield seed
+    if "parts" in OFF:
+        return []
+    found, kinds = [], itertools.cycle(map(seeds, KINDS))
+    while len(found) < n:
+        found.append(next(seed for seed in next(kinds) if seed not in found))
+    return found
+
+
+def seeds_over_nodes():
+    """Half as many as there are seeds, from the first one on; if that one is no choice of the caller, DRAWN more that GACC_SAMPLE draws."""
+    drawn = [] if "GACC_SEED" in os.environ else of_parts(1000 + zlib.crc32(os.environ.get("GACC_SAMPLE", "none").encode()), DRAWN)
+    return of_parts(FIRST, max(SEEDS // 2, 1)) + drawn
+
+
 def test_random_jobs_over_nodes():
     """The same jobs on three nodes, if they have several parts."""
     with Cluster(3, conf=CONF, allow=["ParamsNonfinite", " WARN"]) as c:
         for node in c.nodes.values():
             node.engines_killed = True
-        drawn = [seed for seed in range(FIRST, FIRST + 10 * SEEDS) if Draw(seed, OFF).spec([("w", [3], "f32")]).get("parts", 1) > 1]
-        for seed in drawn[:max(SEEDS // 2, 1)]:
+        for seed in seeds_over_nodes():
             what = run(c.coordinator, seed, cluster=c)
             if what:
                 c.coordinator.test_failed = True

@@ -16,7 +16,7 @@ import pytest
 from batches import OPTIMIZERS, gradients
 from cluster import Cluster
 from harness import Daemon, GaccError, wait_until
-from saving_job import COMPLETE, FAILED, read_safetensors
+from saving_job import COMPLETE, FAILED, read_safetensors, whole_state
 from test_sharding import GROUPS, SMALL, TENSORS, d, hybrid, spec, without  # noqa: F401 (fixture)
 from training import Team
 
@@ -48,20 +48,11 @@ def manifest_of(path):
 
 def state_of(path):
     """The model's and the optimizer's tensors, name -> bytes, put together from all files as docs/operations.md says."""
-    folder, whole = pathlib.Path(path), {}
-    for f in manifest_of(path)["files"]:
-        if not f["name"].startswith(("model", "optimizer")):
-            continue
-        for name, (dtype, shape, data) in read_safetensors(folder / f["name"]).items():
-            cut = re.fullmatch(r"(.*)\[(\d+):(\d+)\]", name)
-            if not cut:
-                assert name not in whole
-                whole[name] = data
-                continue
-            name, begin, end = cut[1], int(cut[2]), int(cut[3])
-            assert dtype == "F32" and shape == [end - begin] and len(whole.get(name, b"")) == 4 * begin, (f["name"], name)
-            whole[name] = whole.get(name, b"") + data
-    return whole
+    folder = pathlib.Path(path)
+    files = {f["name"]: read_safetensors(folder / f["name"]) for f in manifest_of(path)["files"] if f["name"].startswith(("model", "optimizer"))}
+    state = {**files["model.safetensors"], **whole_state(files)}
+    assert len(state) == len(files["model.safetensors"]) + len(whole_state(files))
+    return {name: data for name, (_, _, data) in state.items()}
 
 
 def elements(tensors):
