@@ -25,7 +25,8 @@ void disk_watch_tick(struct daemon *, struct now);
 void disk_watch_free(struct disk_watch *);
 
 struct disk_state disk_watch_state(const struct daemon *);
-#define DISK_WATCH_FULL "MiB are free on the disk of" /* is in `why` of disk_watch_admit */
+#define DISK_WATCH_FULL "MiB are free on the disk of"	       /* is in `why` of disk_watch_admit */
+#define DISK_WATCH_NO_ROOM "the disk of its state_dir is full" /* why a journal takes no new job */
 
 /* May `what` ("a new job"), which takes so many bytes of state_dir, begin? ST_RESOURCE_EXHAUSTED with `why`. */
 enum status disk_watch_admit(const struct daemon *, const char *what, uint64_t bytes, char *why, size_t n_why);

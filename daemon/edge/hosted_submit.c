@@ -225,7 +225,7 @@ void discard_spec(void *prepared)
  * that can never fit. */
 const char *submit_hint_full(const char *why)
 {
-	if (why && strstr(why, DISK_WATCH_FULL))
+	if (why && (strstr(why, DISK_WATCH_FULL) || strstr(why, DISK_WATCH_NO_ROOM)))
 		return "delete what is not needed on that disk; jobs that run go on: gaccctl describe node";
 	return why && strstr(why, QUEUE_NEVER)
 		       ? "raise the limit, or make the job smaller: slots_per_rank: 1, fewer ranks, smaller tensors"

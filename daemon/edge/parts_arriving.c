@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "cluster/placed_message.h"
+#include "edge/disk_watch.h"
 #include "edge/hosted.h"
 #include "edge/part_launch.h"
 #include "edge/part_record.h"
@@ -223,7 +224,7 @@ static void on_written(void *arg, enum status st)
 		a->is_written = false;
 		snprintf(a->placing.why, sizeof(a->placing.why),
 			 "node %.80s cannot write the part's record to its journal: %s", a->d->node.conf->node.name,
-			 status_info(st)->text);
+			 st == ST_RESOURCE_EXHAUSTED ? DISK_WATCH_NO_ROOM : status_info(st)->text);
 		make(a, st);
 	} else if (a->dropped) {
 		unwrite(a);

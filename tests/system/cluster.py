@@ -30,16 +30,17 @@ class Node(Daemon):
 
 
 class Cluster:
-    """`n` nodes "a", "b", ... that know each other by a token, or with `tls` by certificates of deploy/make-certs.sh. `conf` holds for each, `node_conf` ({"b": {...}}) for that one besides. `allow` as in Daemon: what each one's
+    """`n` nodes "a", "b", ... that know each other by a token, or with `tls` by certificates of deploy/make-certs.sh. `conf` holds for each, `node_conf` ({"b": {...}}) for that one besides; `kinds` has what makes a node, if it is not Node. `allow` as in Daemon: what each one's
     log may have; Node.allow may be extended later. At the end of the `with` the coordinator stops last, and each must have left nothing."""
 
-    def __init__(self, n, tls=False, conf=None, node_conf=None, **how):
+    def __init__(self, n, tls=False, conf=None, node_conf=None, kinds=None, **how):
         assert 1 <= n <= len(string.ascii_lowercase)
         self.port, self.names = free_port(), string.ascii_lowercase[:n]
         self.address = f"127.0.0.1:{self.port}"
         self.nodes = {}
         for name in self.names:
-            self.nodes[name] = Node(name, self.nodes.get("a"), {**(conf or {}), **(node_conf or {}).get(name, {})}, **how)
+            kind = (kinds or {}).get(name, Node)
+            self.nodes[name] = kind(name=name, coordinator=self.nodes.get("a"), conf={**(conf or {}), **(node_conf or {}).get(name, {})}, **how)
         for node in self.nodes.values():
             node.conf["cluster.coordinator" if node.coordinator else "listen.tcp"] = self.address
         self._certify() if tls else self._share_token()
