@@ -3,7 +3,8 @@
 the node that coordinates or on the other one, or stops in the middle of an exchange. The job must come through with the bits of a run without
 faults. test_failpoints.py has the other points and actions, on one node.
 
-GACC_NODES_POINTS: how many cases are drawn by GACC_SAMPLE (24); "all" of them by tests/long.sh nodes.
+GACC_NODES_POINTS: how many cases are drawn by GACC_SAMPLE (24); "all" of them by tests/long.sh nodes. Of the points of trainers each has one case in any
+case, on the node that GACC_SAMPLE draws.
 """
 import os
 import random
@@ -17,7 +18,7 @@ from cluster import Cluster
 from failpoint_job import PARTS, RANKS, STEPS, WAYS, Control, Trainers, check_ledger, exact_result, spec
 from harness import children, parent_and_state, wait_until
 from test_failpoints import (AFTER_THE_END, AT_FAILED_ATTEMPT, AT_OPERATORS_CALL, AT_RESTART, AT_STOP, AT_TICK, CASE_S, EXPECTED, LAUNCHED, LOADING, POINTS,
-                             SAVING, Runner)
+                             SAVING, WITH_CLIENT_OPTIMIZER, Runner)
 from test_nodes import ALLOW, QUICK
 
 pytestmark = pytest.mark.failpoints
@@ -33,6 +34,13 @@ ONLY_ON = {"engine_params_put": "a", "engine_params_ready": "a", "engine_fill_be
            **{name: "a" for name, process in PASSED if process == "coordinator"}}
 ALL = ([(where, name, "crash") for where in "ab" for name, _ in PASSED if where in ONLY_ON.get(name, "ab")] +
        [(where, name, "stop") for where in "ab" for name in IN_EXCHANGE])
+
+
+CLIENT = [name for name, process, _, _ in POINTS if process == "client"]
+
+
+def clients_drawn():
+    return [(random.Random(f"{os.environ.get('GACC_SAMPLE', 'none')} {name}").choice("ab"), name, "crash") for name in CLIENT]
 
 
 def drawn():
@@ -69,15 +77,17 @@ class Worker:
                 time.sleep(STOPPED_S)
                 os.kill(pid, signal.SIGCONT)
 
-    def train(self, where=None, point=None, action=None, skip=0):
-        """One job, with the point armed on that node. Returns the ranks' results."""
+    def train(self, where=None, point=None, action=None, skip=0, by_rpc=WAYS[0]):
+        """One job, with the point armed on that node; that of a trainer for the victim, whose part is there. Returns the ranks' results."""
         for control in self.control.values():
             control.do("disarm all")
         if point:
             self.control[where].do(f"arm {point} {action} skip {skip} count 1")
         a, b = self.cluster["a"], self.cluster["b"]
-        job = a.submit({**spec(False, PARTS), "nodes": "a,b"})
-        trainers = Trainers(a, job, by_rpc=WAYS[0], parts=PARTS, place=[a, a, b, b])
+        client_optimizer, is_client = point in WITH_CLIENT_OPTIMIZER, point in CLIENT
+        first, second = (b, a) if is_client and where == "b" else (a, b)
+        job = a.submit({**spec(client_optimizer, PARTS), "nodes": f"{first.name},{second.name}", **({"sharding": "none"} if client_optimizer else {})})
+        trainers = Trainers(a, job, client_optimizer, is_client or point is None, by_rpc, PARTS, [first, first, second, second])
         try:
             end = time.monotonic() + CASE_S
             while not trainers.poll(None):
@@ -87,6 +97,7 @@ class Worker:
                 time.sleep(0.01)
             wait_until("the job's end", lambda: a.state(job) in ("COMPLETED", "FAILED", "NODE_FAIL"), CASE_S)
             assert a.state(job) == "COMPLETED", a.get_job(job).reason
+            assert not is_client or trainers.codes.count(-signal.SIGKILL) == 1, trainers.codes
         finally:
             trainers.kill()
         return trainers.results()
@@ -100,18 +111,19 @@ class NodesRunner(Runner):
         results = worker.train()
         assert len(results) == RANKS and set(results) == {exact_result(PARTS)}
         passed = {where: {name: n for name, (n, _) in worker.hits(where).items()} for where in "ab"}
-        missed = [(where, name) for where, name, _ in ALL if not passed[where][name]]
+        missed = [(where, name) for where, name in [(where, name) for where, name, _ in ALL] + [("a", name) for name in CLIENT]
+                  if not passed[where][name] and name not in WITH_CLIENT_OPTIMIZER]
         assert not missed, f"no step passes {missed}"
         return passed
 
     def run(self, worker, where, point, action):
-        n = self.reference.result()[where][point]
-        results = worker.train(where, point, action, self.skip(point, n))
+        n = self.reference.result()["a" if point in CLIENT else where][point]  # the victim's part was on a
+        results = worker.train(where, point, action, self.skip(point, n), self.way(point, action) if point in CLIENT else WAYS[0])
         assert worker.hits(where)[point][1] >= 1, f"{point} was never hit on {where}"
         assert results
         for data in results:
-            check_ledger(data, False)
-            assert data == exact_result(PARTS), "other bits than without faults"
+            check_ledger(data, point in WITH_CLIENT_OPTIMIZER)
+            assert point in WITH_CLIENT_OPTIMIZER or data == exact_result(PARTS), "other bits than without faults"
 
 
 def test_gaccd_and_engine_of_a_node_die_while_it_saves(tmp_path):
@@ -141,11 +153,16 @@ def test_gaccd_and_engine_of_a_node_die_while_it_saves(tmp_path):
 @pytest.fixture(scope="module")
 def runner(request):
     r = NodesRunner([tuple(item.callspec.params["case"]) for item in request.session.items
-                     if item.module is request.module and item.originalname == "test_point_on_a_node"])
+                     if item.module is request.module and item.originalname in ("test_point_on_a_node", "test_a_trainers_point_on_a_node")])
     yield r
     r.stop()
 
 
 @pytest.mark.parametrize("case", drawn(), ids=lambda case: re.sub(",", " ", ",".join(case)))
 def test_point_on_a_node(runner, case):
+    runner.case[case].result()
+
+
+@pytest.mark.parametrize("case", clients_drawn(), ids=lambda case: re.sub(",", " ", ",".join(case)))
+def test_a_trainers_point_on_a_node(runner, case):
     runner.case[case].result()
