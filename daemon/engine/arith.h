@@ -4,8 +4,8 @@
  *
  * The engine's own code (engine.c, window.c, step.c, saving.c, snapshot*.c) names them by slot and half and never holds
  * a pointer into one; only an implementation knows where they lie: arith_host.c for arenas in shared memory, and
- * daemon/cuda for those in a GPU's, which an engine loads as a plug-in. The control and the status segment are host memory in
- * every job and are not behind this: everybody, an implementation included, reads and writes them directly.
+ * daemon/cuda for those in a GPU's, which an engine loads as a plug-in. The control and the status segment are host
+ * memory in every job and are not behind this: everybody, an implementation included, reads and writes them directly.
  *
  * Operations have done their work when they return. Main thread, `reduce` and `broadcast` excepted. Slots and halves
  * are below the plan's numbers: what comes from outside is checked before.
@@ -17,9 +17,9 @@
  * adopts the memory and finishes what the record in force says. The host's operations never fail.
  *
  * How a device's memory is made and adopted is in device_plugin.h; the host's comes from gaccd, and memory_take maps
- * it. What will come when trainers have slots there: `slot_ready` (whether the trainer's stream has written what its push
- * announces). An implementation may leave out what its jobs cannot ask for: daemon/cuda has no `take`, and nothing of
- * jobs of several parts.
+ * it. What will come when trainers have slots there: `slot_ready` (whether the trainer's stream has written what its
+ * push announces). An implementation may leave out what its jobs cannot ask for: daemon/cuda has no `take`, and nothing
+ * of jobs of several parts.
  */
 #ifndef GACC_ENGINE_ARITH_H
 #define GACC_ENGINE_ARITH_H

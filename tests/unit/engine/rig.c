@@ -17,14 +17,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-uint64_t rig_mix(uint64_t x)
-{
-	x += UINT64_C(0x9e3779b97f4a7c15);
-	x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-	x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
-	return x ^ x >> 31;
-}
-
 void rig_open(struct rig *r, const struct rig_config *c)
 {
 	char why[200] = "";

@@ -8,6 +8,14 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+uint64_t rig_mix(uint64_t x)
+{
+	x += UINT64_C(0x9e3779b97f4a7c15);
+	x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+	x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
+	return x ^ x >> 31;
+}
+
 static struct rig_config base(void)
 {
 	return (struct rig_config){ .acc_dtype = DTYPE_F32,
