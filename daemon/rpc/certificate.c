@@ -16,6 +16,7 @@
 #include <time.h>
 
 #define MAX_BETWEEN 10 /* certificates that a peer may send besides its own */
+#define STRENGTH 2     /* OpenSSL's security level, that of TLS: RSA from 2048 bits, SHA-2 */
 #define SOON_S (14 * INT64_C(86400))
 #define MAKE_ANOTHER "have the authority make another one (deploy/make-certs.sh)"
 
@@ -185,6 +186,8 @@ static bool verify(X509 *certificate, STACK_OF(X509) * between, const char *ca, 
 										   : X509_PURPOSE_SSL_SERVER);
 		/* as gRPC: an authority in the file is one, also if another has signed it */
 		X509_STORE_CTX_set_flags(asked, X509_V_FLAG_PARTIAL_CHAIN);
+		/* 0 unless it is set: keys and digests that can be broken */
+		X509_VERIFY_PARAM_set_auth_level(X509_STORE_CTX_get0_param(asked), STRENGTH);
 		ok = X509_verify_cert(asked) == 1;
 		const int error = X509_STORE_CTX_get_error(asked);
 		X509 *at = X509_STORE_CTX_get_current_cert(asked);

@@ -62,6 +62,14 @@ void certify_between(const char *name)
 	make("ca", name, "-addext basicConstraints=critical,CA:TRUE", 2);
 }
 
+void certify_rsa(const char *name, int bits, const char *digest)
+{
+	shell("openssl req -newkey rsa:%d -nodes -subj /CN=%s -addext basicConstraints=critical,CA:TRUE -addext "
+	      "subjectAltName=URI:spiffe://lab/node/%s -keyout %s.key -out %s.csr && openssl x509 -req -in %s.csr -CA "
+	      "ca.pem -CAkey ca.key -CAcreateserial -days 2 -copy_extensions copy -%s -out %s.pem",
+	      bits, name, name, name, name, name, digest, name);
+}
+
 void join_chain(const char *name, const char *authority)
 {
 	shell("cat %s.pem >> %s.pem", authority, name);

@@ -19,6 +19,8 @@ void certify_for(const char *name, const char *san, const char *use);
 void certify_by(const char *authority, const char *name, const char *role);
 /* An authority that the authority has made. */
 void certify_between(const char *name);
+/* Of the role node/NAME, with an RSA key of so many bits, signed with `digest` ("sha256"); it may sign others. */
+void certify_rsa(const char *name, int bits, const char *digest);
 /* Puts the certificate of `authority` behind that of `name`, in its file. */
 void join_chain(const char *name, const char *authority);
 /* Of NAME.KIND; valid until the next with the same i (0 to 2). */

@@ -143,6 +143,23 @@ START_TEST(over_another_authority)
 }
 END_TEST
 
+/* What TLS itself would not take. */
+START_TEST(too_weak)
+{
+	certify_rsa("good", 2048, "sha256");
+	certify_rsa("short", 1024, "sha256");
+	certify_rsa("old", 2048, "sha1");
+	ck_assert_msg(is_ok(pem_of(0, "good"), NULL, path_of(1, "ca", "pem"), RPC_CERTIFICATE_OF_CLIENT), "%s", why);
+	refused("short", RPC_CERTIFICATE_OF_CLIENT, "certificate \"short\" (role node/short, serial ",
+		") is not valid (EE certificate key too weak): have the authority");
+	refused("old", RPC_CERTIFICATE_OF_SERVER, "certificate \"old\" (role node/old, serial ",
+		") is not valid (CA signature digest algorithm too weak): have the authority");
+	certify_by("short", "leaf", "node");
+	ck_assert(!is_ok(pem_of(0, "leaf"), pem_of(1, "short"), path_of(1, "ca", "pem"), RPC_CERTIFICATE_OF_CLIENT));
+	ck_assert_msg(strstr(why, "): its authority \"short\" is not valid (CA certificate key too weak)"), "%s", why);
+}
+END_TEST
+
 START_TEST(what_cannot_be_read)
 {
 	ck_assert(!is_ok("", NULL, path_of(1, "ca", "pem"), RPC_CERTIFICATE_OF_CLIENT));
@@ -235,6 +252,7 @@ int main(void)
 	tcase_add_test(t, of_another_authority);
 	tcase_add_test(t, for_something_else);
 	tcase_add_test(t, over_another_authority);
+	tcase_add_test(t, too_weak);
 	tcase_add_test(t, what_cannot_be_read);
 	tcase_add_test(t, the_own_one);
 	tcase_add_test(t, faults_of_the_own_one);
