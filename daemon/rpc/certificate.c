@@ -22,10 +22,13 @@
 
 /* ---- reading ---- */
 
+/* Without it OpenSSL asks the terminal for a pass phrase, and the loop waits for the answer. gRPC tries this one. */
+static char no_phrase[] = "";
+
 static X509 *read_text(const char *pem)
 {
 	BIO *text = pem ? BIO_new_mem_buf(pem, -1) : NULL;
-	X509 *certificate = text ? PEM_read_bio_X509(text, NULL, NULL, NULL) : NULL;
+	X509 *certificate = text ? PEM_read_bio_X509(text, NULL, NULL, no_phrase) : NULL;
 	BIO_free(text);
 	return certificate;
 }
@@ -34,7 +37,7 @@ static STACK_OF(X509) * read_all(BIO *text)
 {
 	STACK_OF(X509) *all = sk_X509_new_null();
 	X509 *next;
-	while (all && text && sk_X509_num(all) < MAX_BETWEEN && (next = PEM_read_bio_X509(text, NULL, NULL, NULL)))
+	while (all && text && sk_X509_num(all) < MAX_BETWEEN && (next = PEM_read_bio_X509(text, NULL, NULL, no_phrase)))
 		if (!sk_X509_push(all, next))
 			X509_free(next);
 	return all;
@@ -55,7 +58,7 @@ static void read_names(X509 *certificate, struct rpc_identity *out)
 static X509 *read_file(const char *path)
 {
 	FILE *file = fopen(path, "re");
-	X509 *certificate = file ? PEM_read_X509(file, NULL, NULL, NULL) : NULL;
+	X509 *certificate = file ? PEM_read_X509(file, NULL, NULL, no_phrase) : NULL;
 	if (file)
 		fclose(file);
 	return certificate;
@@ -223,7 +226,7 @@ bool rpc_certificate_ok(const char *pem, const char *chain, const char *ca, enum
 static bool has_key(X509 *certificate, const char *path)
 {
 	FILE *file = fopen(path, "re");
-	EVP_PKEY *key = file ? PEM_read_PrivateKey(file, NULL, NULL, NULL) : NULL;
+	EVP_PKEY *key = file ? PEM_read_PrivateKey(file, NULL, NULL, no_phrase) : NULL;
 	const bool fits = key && X509_check_private_key(certificate, key) == 1;
 	EVP_PKEY_free(key);
 	if (file)
@@ -276,8 +279,10 @@ static void judge_own(STACK_OF(X509) * all, const struct rpc_tls_files *files, c
 	out->expires_unix = expiry(own);
 	errno = 0;
 	if (!has_key(own, files->key))
-		snprintf(out->fault, sizeof(out->fault), "the key in %.250s is not that of the certificate in %.250s",
-			 files->key, files->cert);
+		snprintf(
+			out->fault, sizeof(out->fault),
+			"the key in %.240s cannot be read or is encrypted, or is not that of the certificate in %.240s",
+			files->key, files->cert);
 	else if (verify(own, all, files->ca, use, out->fault, sizeof(out->fault)))
 		judge_role(&identity, node, dials, out);
 	if (!*out->fault)

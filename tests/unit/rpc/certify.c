@@ -70,6 +70,11 @@ void certify_rsa(const char *name, int bits, const char *digest)
 	      bits, name, name, name, name, name, digest, name);
 }
 
+void encrypt_key(const char *name)
+{
+	shell("openssl pkey -aes256 -passout pass:secret -in %s.key -out plain && mv plain %s.key", name, name);
+}
+
 void join_chain(const char *name, const char *authority)
 {
 	shell("cat %s.pem >> %s.pem", authority, name);

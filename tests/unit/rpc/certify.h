@@ -21,6 +21,8 @@ void certify_by(const char *authority, const char *name, const char *role);
 void certify_between(const char *name);
 /* Of the role node/NAME, with an RSA key of so many bits, signed with `digest` ("sha256"); it may sign others. */
 void certify_rsa(const char *name, int bits, const char *digest);
+/* NAME.key is encrypted from now on, with a pass phrase. */
+void encrypt_key(const char *name);
 /* Puts the certificate of `authority` behind that of `name`, in its file. */
 void join_chain(const char *name, const char *authority);
 /* Of NAME.KIND; valid until the next with the same i (0 to 2). */

@@ -9,10 +9,13 @@
 #include <check.h>
 #include <openssl/pem.h>
 #include <openssl/x509.h>
+#include <pty.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
 static char text[3][16384], why[RPC_CERTIFICATE_WHY];
 
@@ -227,7 +230,7 @@ START_TEST(faults_of_the_own_one)
 	look("a", "a", "a", "127.0.0.1", false);
 	has_fault(": the role has to be coordinator/a, as this gaccd coordinates");
 	look("a", "hub", "a", "127.0.0.1", true);
-	has_fault("is not that of the certificate in ");
+	has_fault("/hub.key cannot be read or is encrypted, or is not that of the certificate in ");
 	look("mallory", "mallory", "a", "127.0.0.1", true);
 	has_fault("is of another authority than those in ");
 	look("nobody", "a", "a", "127.0.0.1", true);
@@ -238,6 +241,23 @@ START_TEST(faults_of_the_own_one)
 	has_fault(") has expired, on ");
 	ck_assert_int_lt(own.expires_unix, (int64_t)time(NULL));
 	ck_assert_str_eq(own.note, "");
+}
+END_TEST
+
+/* gaccd on a terminal must not wait for a pass phrase. */
+START_TEST(an_encrypted_key)
+{
+	int terminal, ended;
+	encrypt_key("a");
+	const pid_t pid = forkpty(&terminal, NULL, NULL, NULL);
+	ck_assert_int_ge(pid, 0);
+	if (!pid) {
+		look("a", "a", "a", "127.0.0.1", true);
+		_exit(strstr(own.fault, "/a.key cannot be read or is encrypted, or is not that of the ") ? 0 : 1);
+	}
+	ck_assert_int_eq(waitpid(pid, &ended, 0), pid);
+	ck_assert(WIFEXITED(ended) && !WEXITSTATUS(ended));
+	close(terminal);
 }
 END_TEST
 
@@ -256,6 +276,7 @@ int main(void)
 	tcase_add_test(t, what_cannot_be_read);
 	tcase_add_test(t, the_own_one);
 	tcase_add_test(t, faults_of_the_own_one);
+	tcase_add_test(t, an_encrypted_key);
 	suite_add_tcase(s, t);
 	return suite_run(s);
 }
