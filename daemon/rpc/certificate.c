@@ -85,14 +85,6 @@ static const char *date_text(const ASN1_TIME *date, char out[32])
 	return out;
 }
 
-static const char *now_text(char out[32])
-{
-	const time_t now = time(NULL);
-	struct tm tm;
-	strftime(out, 32, "%Y-%m-%d %H:%M UTC", gmtime_r(&now, &tm));
-	return out;
-}
-
 /* Others have chosen the names. */
 static void make_plain(char *text)
 {
@@ -139,10 +131,11 @@ static bool is_stranger(int error)
 	}
 }
 
-/* What OpenSSL's number means for who has to mend it. */
+/* What OpenSSL's number means for who has to mend it. Always the same of a certificate: who tells it tells it once
+ * (credentials.c, node_dial.c). */
 static void explain(X509 *certificate, int error, const char *ca, enum rpc_certificate_use use, char *why, size_t n_why)
 {
-	char name[256], date[32], now[32];
+	char name[256], date[32];
 	name_it(certificate, name, sizeof(name));
 	if (is_stranger(error))
 		snprintf(why, n_why,
@@ -153,8 +146,9 @@ static void explain(X509 *certificate, int error, const char *ca, enum rpc_certi
 		snprintf(why, n_why, "%s has expired, on %s: " MAKE_ANOTHER, name,
 			 date_text(X509_get0_notAfter(certificate), date));
 	else if (error == X509_V_ERR_CERT_NOT_YET_VALID)
-		snprintf(why, n_why, "%s is valid from %s on, and the clock here says %s: set the clocks right", name,
-			 date_text(X509_get0_notBefore(certificate), date), now_text(now));
+		snprintf(why, n_why,
+			 "%s is valid from %s on, which the clock here has not reached: set the clocks right", name,
+			 date_text(X509_get0_notBefore(certificate), date));
 	else if (error == X509_V_ERR_INVALID_PURPOSE)
 		snprintf(why, n_why, "%s is not for %s, by its extended key usage: " MAKE_ANOTHER, name,
 			 use == RPC_CERTIFICATE_OF_CLIENT ? "clients" : "servers");

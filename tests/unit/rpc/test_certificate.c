@@ -93,8 +93,8 @@ START_TEST(out_of_date)
 	set_dates("hub", "ca", 86400);
 	snprintf(end, sizeof(end), ") is valid from %s ", date(86400, from));
 	refused("hub", RPC_CERTIFICATE_OF_SERVER, "certificate \"hub\" (role coordinator/hub, serial ", end);
-	snprintf(end, sizeof(end), " UTC on, and the clock here says %s", date(0, from));
-	ck_assert_ptr_nonnull(strstr(why, end));
+	/* without the time: the text of a minute later would be news again */
+	ck_assert_ptr_nonnull(strstr(why, " UTC on, which the clock here has not reached: set the clocks right"));
 	set_dates("a", "ca", -60);
 	ck_assert(is_ok(pem_of(0, "a"), NULL, path_of(1, "ca", "pem"), RPC_CERTIFICATE_OF_CLIENT));
 	set_dates("ca", "ca", -86400);
