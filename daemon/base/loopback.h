@@ -16,6 +16,21 @@ static inline bool is_loopback_ip(const char *ip)
 	return !strcmp(ip, "::1") || (inet_pton(AF_INET, ip, &v4) == 1 && ntohl(v4.s_addr) >> 24 == 127);
 }
 
+/* That of loopback in any spelling, and 0.0.0.0 and ::, which are each machine's own: no other machine reaches this one
+ * there. */
+static inline bool is_hidden_ip(const char *ip)
+{
+	struct in_addr v4;
+	struct in6_addr v6;
+	if (inet_pton(AF_INET6, ip, &v6) == 1 && !IN6_IS_ADDR_V4MAPPED(&v6))
+		return IN6_IS_ADDR_LOOPBACK(&v6) || IN6_IS_ADDR_UNSPECIFIED(&v6);
+	if (inet_pton(AF_INET6, ip, &v6) == 1)
+		memcpy(&v4, v6.s6_addr + 12, sizeof(v4));
+	else if (inet_pton(AF_INET, ip, &v4) != 1)
+		return false;
+	return ntohl(v4.s_addr) >> 24 == 127 || v4.s_addr == INADDR_ANY;
+}
+
 /* HOST:PORT with a host of 127.0.0.0/8 or [::1]. Names are not looked up: they are none. */
 static inline bool is_loopback(const char *address)
 {

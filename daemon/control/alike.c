@@ -11,9 +11,9 @@
 
 bool nodes_reach(const struct member_facts *first, const struct member_facts *other, char *why, size_t n_why)
 {
-	const bool is_first = is_loopback_ip(first->data_address);
+	const bool is_first = is_hidden_ip(first->data_address);
 	const struct member_facts *hidden = is_first ? first : other, *seen = is_first ? other : first;
-	if (is_first == is_loopback_ip(other->data_address))
+	if (is_first == is_hidden_ip(other->data_address))
 		return true;
 	snprintf(why, n_why,
 		 "node %s has node.data_address %s, which node %s (%s) cannot reach: set it to an address of %s on the "

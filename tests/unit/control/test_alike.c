@@ -70,6 +70,11 @@ START_TEST(engines_that_cannot_be_reached)
 	ck_assert_str_eq(why,
 			 "node b has node.data_address 127.0.0.1, which node a (10.0.0.1) cannot reach: set it to an "
 			 "address of b on the data network");
+	strcpy(b.data_address, "::ffff:127.0.0.1");
+	ck_assert(!nodes_reach(&near, &b, why, sizeof(why)));
+	strcpy(b.data_address, "0.0.0.0");
+	ck_assert(!nodes_reach(&near, &b, why, sizeof(why)));
+	strcpy(b.data_address, "127.0.0.1");
 	*why = '\0';
 	ck_assert(!nodes_reach(&b, &near, why, sizeof(why)));
 	ck_assert_str_eq(why,

@@ -195,6 +195,19 @@ START_TEST(mistakes_are_named_with_their_place)
 		":1:23: node.data_address: the engines of other nodes cannot reach this one's at ::1; set it to this "
 		"node's "
 		"IP address on the data network");
+	const char *const hidden[] = { "0.0.0.0", "::", "0:0:0:0:0:0:0:1", "::ffff:127.0.0.1" };
+	for (size_t i = 0; i < 4; i++) {
+		char text[200], said[200];
+		snprintf(said, sizeof(said),
+			 ":1:23: node.data_address: the engines of other nodes cannot reach this one's at %s; set it "
+			 "to this node's IP address on the data network",
+			 hidden[i]);
+		snprintf(text, sizeof(text),
+			 "node: { data_address: \"%s\" }\ncluster: { coordinator: \"10.0.0.1:17420\" }\ntls: { cert: "
+			 "/c, key: /k, ca: /a }",
+			 hidden[i]);
+		refused(text, NULL, NULL, said);
+	}
 	refused("node: { data_address: host }", NULL, NULL,
 		":1:23: node.data_address: \"host\" must be an IP address, 10.0.0.7 or fd00::7");
 	refused("tls: { cert: a, ca: b }", NULL, NULL, ":1:14: tls: cert, key and ca belong together: key is missing");
