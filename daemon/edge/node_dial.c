@@ -41,7 +41,7 @@ static void add_certificate(const struct daemon *d, char *text, size_t n)
 	const size_t at = strlen(text);
 	own_certificate_look(d->node.conf, &own);
 	if (*own.fault)
-		snprintf(text + at, n - at, "; this node's %s", own.fault);
+		snprintf(text + at, n - at, "; the cause may be here: %s", own.fault);
 	else if (*own.name)
 		snprintf(text + at, n - at, "; if it refuses this node's %s, its own log says why", own.name);
 }
@@ -56,7 +56,9 @@ static void tell_lost(struct daemon *d, const char *why, enum status st)
 	snprintf(n->told, sizeof(n->told), "%s", why);
 	snprintf(text, sizeof(text), "%s the coordinator at %.250s: %s; pushes go on, and windows wait for the link",
 		 had ? "the link is broken to" : "there is no link to", d->node.conf->cluster.coordinator, why);
-	const bool is_about_us = !strstr(why, "certificate") && !strstr(why, "Connection refused");
+	/* gRPC's own check of the coordinator's names says no "certificate" */
+	const bool is_about_us = !strstr(why, "certificate") && !strcasestr(why, "verification check") &&
+				 !strstr(why, "Connection refused");
 	if (st == ST_UNAVAILABLE && !had && is_about_us)
 		add_certificate(d, text, sizeof(text));
 	daemon_event(d, true, "LinkLost", text);

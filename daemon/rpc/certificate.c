@@ -10,9 +10,11 @@
 #include <openssl/err.h>
 #include <openssl/pem.h>
 #include <openssl/x509v3.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 
 #define MAX_BETWEEN 10 /* certificates that a peer may send besides its own */
@@ -169,13 +171,48 @@ static void explain_authority(X509 *certificate, X509 *authority, int error, cha
 		 common, X509_verify_cert_error_string(error));
 }
 
+/* The authorities in a file, which are read anew when it is another one; who connects may not make gaccd read it again
+ * and again. For X509_STORE_free; NULL: it cannot be read. */
+static X509_STORE *authorities(const char *ca)
+{
+	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+	static struct {
+		char path[256];
+		struct stat of;
+		X509_STORE *store; /* NULL: none */
+	} kept;
+	struct stat now;
+	X509_STORE *store = NULL;
+	if (stat(ca, &now))
+		return NULL;
+	pthread_mutex_lock(&lock);
+	const bool same = kept.store && !strcmp(kept.path, ca) && now.st_ino == kept.of.st_ino &&
+			  now.st_dev == kept.of.st_dev && now.st_size == kept.of.st_size &&
+			  !memcmp(&now.st_mtim, &kept.of.st_mtim, sizeof(now.st_mtim)) &&
+			  !memcmp(&now.st_ctim, &kept.of.st_ctim, sizeof(now.st_ctim));
+	if (!same) {
+		X509_STORE_free(kept.store);
+		kept.store = X509_STORE_new();
+		kept.of = now;
+		snprintf(kept.path, sizeof(kept.path), "%s", ca);
+		if (kept.store && (strlen(ca) >= sizeof(kept.path) || !X509_STORE_load_file(kept.store, ca))) {
+			X509_STORE_free(kept.store);
+			kept.store = NULL;
+		}
+	}
+	if (kept.store && X509_STORE_up_ref(kept.store))
+		store = kept.store;
+	pthread_mutex_unlock(&lock);
+	return store;
+}
+
 static bool verify(X509 *certificate, STACK_OF(X509) * between, const char *ca, enum rpc_certificate_use use, char *why,
 		   size_t n_why)
 {
-	X509_STORE *store = X509_STORE_new();
+	X509_STORE *store = authorities(ca);
 	X509_STORE_CTX *asked = X509_STORE_CTX_new();
 	bool ok = false;
-	if (!store || !asked || !X509_STORE_load_file(store, ca)) {
+	if (!store || !asked) {
 		snprintf(why, n_why, "the authorities in %.200s cannot be read (%s): mend the file", ca,
 			 errno ? strerror(errno) : "no certificate");
 	} else if (X509_STORE_CTX_init(asked, store, certificate, between)) {

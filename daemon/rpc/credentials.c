@@ -97,8 +97,8 @@ static void cancel(void *user_data, grpc_tls_custom_verification_check_request *
 #define AGAIN_S 600 /* then one that goes on is told again: who is refused dials each second */
 
 /* A certificate that is refused is told once. Strangers choose their names, so that no more than REFUSALS lines come in
- * AGAIN_S. */
-static bool is_news(const char *why)
+ * AGAIN_S; the last one says so. */
+static bool is_news(const char *why, bool *last)
 {
 	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 	static struct {
@@ -107,14 +107,14 @@ static bool is_news(const char *why)
 	} told[REFUSALS];
 	struct timespec now;
 	clock_gettime(CLOCK_MONOTONIC, &now);
-	int free_at = -1;
+	int free_at = -1, n_free = 0;
 	bool known = false;
 	pthread_mutex_lock(&lock);
 	for (int i = 0; i < REFUSALS; i++) {
 		if (told[i].at && now.tv_sec - told[i].at >= AGAIN_S)
 			told[i].at = 0;
 		if (!told[i].at)
-			free_at = i;
+			free_at = i, n_free++;
 		else
 			known |= !strcmp(told[i].why, why);
 	}
@@ -123,6 +123,7 @@ static bool is_news(const char *why)
 		snprintf(told[free_at].why, sizeof(told[free_at].why), "%s", why);
 	}
 	pthread_mutex_unlock(&lock);
+	*last = n_free == 1;
 	return !known && free_at >= 0;
 }
 
@@ -141,8 +142,10 @@ static int verify_client(void *user_data, grpc_tls_custom_verification_check_req
 		*out_status = GRPC_STATUS_OK;
 		return 1;
 	}
-	if (is_news(why))
-		log_warn("a connection is refused: %s", why);
+	bool last;
+	if (is_news(why, &last))
+		log_warn("a connection is refused: %s%s", why,
+			 last ? " (of other certificates nothing is told for some minutes)" : "");
 	*out_status = GRPC_STATUS_UNAUTHENTICATED;
 	*out_why = gpr_strdup(why);
 	return 1;

@@ -116,7 +116,7 @@ def test_a_node_whose_certificate_has_expired(c):
     renew(c, "b", "node", -1)
     before = links(b)
     c.kill("b")
-    wait_until("b's word", lambda: re.search(r"LinkLost: .*; this node's certificate \"b\" \(role node/b, serial \w+\) has expired, on 20.* UTC: have the authority", b.log()))
+    wait_until("b's word", lambda: re.search(r"LinkLost: .*; the cause may be here: certificate \"b\" \(role node/b, serial \w+\) has expired, on 20.* UTC: have the authority", b.log()))
     wait_until("a's word", lambda: f"a connection is refused: {expired}" in a.log())
     wait_until("the event", lambda: f" others refuse this gaccd: {expired}" in b.log())
     code, said = health(b)
