@@ -41,9 +41,13 @@ class SmallDisk(Daemon):
 
     def fill(self, leave=0):
         """Takes all room but `leave` bytes."""
-        fs = os.statvfs(self.disk)
         with open(self.disk / "filler", "ab") as f:
-            os.posix_fallocate(f.fileno(), 0, fs.f_bavail * fs.f_frsize - leave)
+            def taken():
+                fs = os.statvfs(self.disk)
+                with contextlib.suppress(OSError):  # gaccd may have written something meanwhile
+                    os.posix_fallocate(f.fileno(), 0, fs.f_bavail * fs.f_frsize - leave)
+                    return True
+            wait_until("the rest of the disk", taken)
 
     def make_room(self):
         (self.disk / "filler").unlink()
