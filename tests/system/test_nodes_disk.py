@@ -1,19 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The disk of one of a job's two nodes is full: the job goes on or waits and says for which node, and what was acknowledged is in the step that is made when there
-is room again."""
+"""The disk of one of a job's two nodes is full, or takes no more: the job goes on, or waits and says for which node, and what was acknowledged is in
+the step that is made when there is room again."""
 import functools
+import os
 import re
+import resource
 
 import pytest
 
 from cli import Cli
 from cluster import Cluster, Node
 from harness import GaccError, wait_until
+from saving_job import FAILED
 from test_full_disk import RESERVE, SmallDisk, may_mount, reserve_of
 from test_nodes import ALLOW, QUICK, drawn, over, push
+from test_nodes_restore import OnNodes
 from test_parts import spec
 
-pytestmark = pytest.mark.skipif(not may_mount, reason="mounts are not allowed here")
+mounts = pytest.mark.skipif(not may_mount, reason="mounts are not allowed here")
 FULL = [" DiskFull", "history", "the disk is full: .* of the reserve"]
 BROKEN = [*FULL, "journal", "gaccd-supervise WARN", "RankLost", "exited with 74"]
 
@@ -40,6 +44,7 @@ def finish(c, sent, *ranks):
     c.check(sent, [r.wait_step() for r in c.team.ranks][0].result)
 
 
+@mounts
 @pytest.mark.parametrize("small", [("a", 32, RESERVE), ("b", 32, RESERVE)], indirect=True, ids=["coordinator", "node"])
 def test_a_job_goes_on_while_a_disk_is_full(small):
     """By the journal's reserve; over a death of that gaccd, too. The node says that its disk is full."""
@@ -66,6 +71,7 @@ def lives(node):
     return node.log().count("exited with 74")
 
 
+@mounts
 @pytest.mark.parametrize("small", [("a", 4, {"limits.journal_reserve": "1MiB"})], indirect=True, ids=["coordinator"])
 def test_a_coordinator_without_room_and_reserve_loses_nothing(small):
     """It cannot commit, and starts again and again; the other node's pushes are counted and wait."""
@@ -86,6 +92,7 @@ def test_a_coordinator_without_room_and_reserve_loses_nothing(small):
     c.close()
 
 
+@mounts
 @pytest.mark.parametrize("small", [("b", 4, {"limits.journal_reserve": "1MiB"})], indirect=True, ids=["node"])
 def test_a_node_without_room_and_reserve_loses_nothing(small):
     """A new job gets no part there. When its gaccd has died, it starts again and again; jobs that it has a part of wait for it, and say so."""
@@ -112,3 +119,21 @@ def test_a_node_without_room_and_reserve_loses_nothing(small):
     c.window()
     c.close()
     cluster["a"].cancel(cluster.submit(spec(ranks=1, parts=1, name="other"), nodes=["b"]))
+
+
+@pytest.mark.parametrize("which", [0, 1], ids=["coordinator", "node"])
+def test_a_node_that_cannot_write_its_share_fails_the_checkpoint_and_nothing_else(which):
+    with Cluster(2, conf=QUICK, allow=[*ALLOW, " CheckpointFailed job=", "checkpoint: "]) as cluster:
+        c = OnNodes(cluster, ("ab", 2, "full", 4))
+        c.window()
+        engine = c.pids()[which]
+        limits = resource.prlimit(engine, resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))
+        jobs = cluster["b"].client.jobs
+        k = jobs.SaveCheckpoint(job=str(c.team.job), wait=True, request_id=os.urandom(16)).checkpoint
+        assert (k.state, k.path) == (FAILED, "") and "File too large" in k.message and (not which or "part 1" in k.message), k
+        c.window()
+        resource.prlimit(engine, resource.RLIMIT_FSIZE, limits)
+        c.save()
+        assert c.pids()[which] == engine
+        c.window()
+        c.close()
