@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Gets a job's memory on a device through the plug-in for it. For engine.c, on the main thread. */
+/* Makes or adopts a job's memory on a device, through the plug-in that knows such devices. Called by engine.c, when the
+ * plan says that the job is on one; the engine's main thread. */
 #include "engine/on_device.h"
 
 #include "engine/device_plugin.h"
