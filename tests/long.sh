@@ -9,6 +9,7 @@
 #   random [SEEDS]     3,000 random jobs with deaths, compared with a numpy program bit for bit, and a tenth of them
 #                      with mailboxes and without (SEED=n is the first)
 #   bits OLD_BUILD     60 random jobs and 15 kill campaigns on this tree and on the build of another one: the same bits
+#   upgrade OLD_BUILD  three nodes with the gaccd of another tree's build are upgraded to this one's while a job trains
 #   parts [KILLS]      1,000 SIGKILLs under each of three jobs of several parts, of their engines and of gaccd; as many of members of communicators
 #   nodes [KILLS]      300 SIGKILLs of ranks, engines and gaccds of jobs on two to four nodes, and stopped engines (SEED=n draws them; 10,000
 #                      take hours); a death at every failpoint of a step on each of two nodes
@@ -77,6 +78,12 @@ bits)
 	build release gcc "-DCMAKE_BUILD_TYPE=Release" || { summary; exit 1; }
 	stage "the bits of $size" 7200 lines "GACC_BUILD_DIR=$root/build/test-release PYTHONDONTWRITEBYTECODE=1 \
 		/usr/bin/python3 tests/system/compare_trees.py '$size' build/test-release" || true
+	;;
+upgrade)
+	[ -x "$size/bin/gaccd" ] || usage
+	begin
+	on_gcc
+	system gcc 1800 "not alone" "from the gaccd of $size" "env GACC_OLD_BUILD=$(realpath "$size")" tests/system/test_upgrade.py || true
 	;;
 parts)
 	begin

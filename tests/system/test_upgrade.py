@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Nodes that are upgraded one after the other while a job trains: they are restarted in the middle of windows, and for a while one of them has an
-older build, which hello_relay.py plays. What a job must be, exact.py says."""
+older build, which hello_relay.py plays; tests/long.sh upgrade OLD_BUILD has a real one. What a job must be, exact.py says."""
 import contextlib
+import os
 import pathlib
 import re
+import shutil
 import signal
 import time
 
@@ -11,7 +13,7 @@ import pytest
 
 from cli import Cli
 from cluster import Cluster
-from harness import wait_until
+from harness import build_dir, wait_until
 from hello_relay import HelloRelay
 from test_nodes import ALLOW, QUICK, drawn, over, push
 from test_parts import spec
@@ -68,6 +70,49 @@ def test_a_rolling_restart_costs_no_step():
             print(f"{name}: the step was done {time.monotonic() - begin:.1f} s after the restart began")
             c.window()
         assert len(set(versions(cluster).values())) == 1
+        assert not any(node.events("Ended") for node in cluster.nodes.values())
+        c.close()
+
+
+def running(node):
+    """Which program gaccd is."""
+    return pathlib.Path(f"/proc/{node.pid}/exe").stat().st_ino
+
+
+def install(node, program):
+    """As a package does: a new file in the place of the old one, which runs on."""
+    new = node.program.with_suffix(".new")
+    shutil.copy(program, new)
+    new.rename(node.program)
+
+
+@pytest.mark.skipif("GACC_OLD_BUILD" not in os.environ, reason="needs another build: tests/long.sh upgrade OLD_BUILD")
+@pytest.mark.parametrize("sharding", ["none", "full"])
+def test_an_upgrade_from_another_build(sharding):
+    """All nodes have an older gaccd, and get this tree's one after the other, the coordinator last, each in the middle of a window."""
+    old, new = pathlib.Path(os.environ["GACC_OLD_BUILD"]) / "bin/gaccd", build_dir() / "bin/gaccd"
+    cluster = Cluster(3, conf=QUICK, allow=[*ALLOW, "StallAbort"], systemd_ms=20000)
+    for node in cluster.nodes.values():
+        node.program = node.dir / "gaccd"
+        install(node, old)
+    with cluster:
+        c = over(cluster, spec(ranks=6, parts=3, sharding=sharding))
+        c.window()
+        for name in ("c", "b", "a"):
+            before, sent = running(cluster[name]), drawn(c)
+            push(c, half(sent, 0), *range(6))
+            install(cluster[name], new)
+            begin = time.monotonic()
+            links = cluster[name].log().count("linked to the coordinator")
+            cluster[name].kill_gaccd(signal.SIGTERM)
+            cluster[name].wait_ready()
+            assert running(cluster[name]) != before
+            if name != "a":
+                wait_until("its link", lambda: cluster[name].log().count("linked to the coordinator") > links)
+            push(c, half(sent, 1), *range(6))
+            c.check(sent, [r.wait_step() for r in c.team.ranks][0].result)
+            print(f"{name}: the step was done {time.monotonic() - begin:.1f} s after the restart began")
+            c.window()
         assert not any(node.events("Ended") for node in cluster.nodes.values())
         c.close()
 
