@@ -196,6 +196,21 @@ START_TEST(a_successor_adopts_the_memory)
 }
 END_TEST
 
+/* More than a packet carries, both ways. */
+START_TEST(many_descriptors)
+{
+	struct rig_config c = config(0);
+	c.micro_size = 30;
+	begin(c);
+	ck_assert_int_gt(gpu.n_device, ENGINE_MAX_FDS);
+	init();
+	succeed(true);
+	const struct engine_command ping = { .op = ENGINE_PING };
+	ck_assert_uint_eq(rig_call(&gpu, ping).status, ST_OK);
+	end();
+}
+END_TEST
+
 /* It dies at some store of a kernel, in a pass or in the update, and once in that of its successor, too. */
 START_TEST(deaths_at_stores)
 {
@@ -421,6 +436,7 @@ int main(void)
 	if (HAS_KERNELS) {
 		tcase_add_loop_test(t, steps_have_the_bits_of_the_host, 0, 3);
 		tcase_add_loop_test(t, a_successor_adopts_the_memory, 0, 2);
+		tcase_add_test(t, many_descriptors);
 		tcase_add_test(t, deaths_at_stores);
 		tcase_add_test(t, checkpoints_have_the_bytes_of_the_host);
 		tcase_add_test(t, a_job_that_does_not_fit);
