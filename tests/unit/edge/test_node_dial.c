@@ -206,10 +206,10 @@ START_TEST(each_kind_that_goes_down_is_taken)
 }
 END_TEST
 
-/* 100 ms at first, then twice as long each time, a second at most; a Welcome begins anew. */
+/* 100 ms at first, then twice as long each time, 300 ms at most; a Welcome begins anew. */
 START_TEST(it_dials_again_with_pauses)
 {
-	static const int64_t pauses[] = { 100, 200, 400, 800, 1000, 1000, 100 };
+	static const int64_t pauses[] = { 100, 200, 300, 300, 300, 300, 100 };
 	dialled();
 	for (uint32_t i = 0; i < sizeof(pauses) / sizeof(*pauses); i++) {
 		if (i == 6) {
