@@ -27,9 +27,9 @@ python_packages
 deploy/leftovers.sh snapshot "$logs/shm-before"
 
 if build gcc gcc ""; then
-	stage "structure and style" 600 lines "tests/structure.py build/test-gcc" || true
-	unit gcc 600 || true
-	system gcc 1200 'not campaign and not failpoints' "system tests" || true
+	stage "structure and style" 900 lines "tests/structure.py build/test-gcc" || true
+	unit gcc 900 || true
+	system gcc 1800 'not campaign and not failpoints' "system tests" || true
 	# all ranks of these tests push and wait through mailboxes; above, only those of libgacc do. A third of the files, drawn.
 	both="equivalence deals push_lr finite outcomes client_optimizer sessions leaving promises lost over look control checkpoint wait stopped kills"
 	[ "${QUICK:-0}" = 1 ] || system gcc 900 'not campaign and not failpoints and not alone' "pushes and steps through mailboxes" \
