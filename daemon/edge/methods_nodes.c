@@ -83,7 +83,14 @@ static uint32_t parts_on(const struct daemon *d, uint32_t node)
 	return n;
 }
 
-/* false: no memory. */
+static void nodes_free(struct node_list *l)
+{
+	free(l->reason);
+	free(l->list);
+	free(l->node);
+}
+
+/* For nodes_free, also with false: no memory. */
 static bool nodes_fill(const struct daemon *d, struct now now, struct node_list *l)
 {
 	l->n = 1 + (d->members && !d->away ? members_n(d->members) : 0);
@@ -117,9 +124,7 @@ static void list_nodes(struct rpc_call *call, const struct ProtobufCMessage *m, 
 	} else {
 		no_memory(call);
 	}
-	free(l.reason);
-	free(l.list);
-	free(l.node);
+	nodes_free(&l);
 }
 
 static void drain_node(struct rpc_call *call, const struct ProtobufCMessage *m, const struct bytes_view *bulk)
@@ -252,8 +257,7 @@ static void list_buffers(struct rpc_call *call, const struct ProtobufCMessage *r
 	} else {
 		no_memory(call);
 	}
-	free(m.list.list);
-	free(m.list.node);
+	nodes_free(&m.list);
 	free(m.node);
 	free(m.buffer);
 	free(m.r.nodes);
