@@ -20,6 +20,7 @@ def test_a_job_on_two_nodes():
         job = OnNodes(cluster, ("ab", 2, "full", 4))
         jobs = b.client.jobs
         job.window()
+        assert len(a.client.node.ListNodes().nodes) == len(a.client.node.ListBuffers().nodes) == 2  # their texts are freed
         asked = job.team[0].pool.submit(jobs.TensorNorms, job=str(job.team.job))
         job.window([2, 1, 0, 2])
         job.window()
