@@ -9,6 +9,7 @@
 #include <float.h>
 #include <math.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -315,6 +316,30 @@ START_TEST(foreign_stamps_are_no_progress)
 }
 END_TEST
 
+/* Steps that the update tells of itself; workers.c tells of items without this symbol. */
+static atomic_uint steps;
+void __real_workers_note_step(struct workers *, uint32_t);
+void __wrap_workers_note_step(struct workers *, uint32_t);
+
+void __wrap_workers_note_step(struct workers *w, uint32_t worker)
+{
+	steps++;
+	__real_workers_note_step(w, worker);
+}
+
+/* An update is one item of work for each thread: it is told for each piece that it gets on. */
+START_TEST(each_piece_is_a_step)
+{
+	struct rig_config c = rig_large();
+	open_update(c, 2);
+	steps = 0;
+	update_begin(update, WINDOW);
+	update_run(update, &record, &sum);
+	ck_assert_uint_ge(steps, 4 * rig.plan->threads); /* the work of each is cut */
+	close_update();
+}
+END_TEST
+
 int main(void)
 {
 	Suite *s = suite_create("update");
@@ -325,6 +350,7 @@ int main(void)
 	tcase_add_loop_test(t, lost_values_are_found_however_the_update_ran, 0, 3 * N_OPTIMIZERS);
 	tcase_add_loop_test(t, an_update_survives_many_deaths, 0, 12);
 	tcase_add_test(t, foreign_stamps_are_no_progress);
+	tcase_add_test(t, each_piece_is_a_step);
 	suite_add_tcase(s, t);
 	return suite_run(s, update_steps_suite());
 }
