@@ -11,6 +11,15 @@ static bool is_short(const struct coord *c, const struct rank_progress *p)
 	return p->counted + p->voided < c->values.micro_size;
 }
 
+/* Where a rank is, before its process: "node b, ", or nothing where all parts are on the coordinator's node. */
+static const char *place_of(const struct coord *c, uint32_t rank, char out[COORD_NODE])
+{
+	const uint32_t part = rank < c->spec->ranks ? c->part_of[rank] : PART_NO_RANK;
+	const char *node = part < c->n_peers ? c->peer[part].node : "";
+	snprintf(out, COORD_NODE, "%s%s%s", *node ? "node " : "", node, *node ? ", " : "");
+	return out;
+}
+
 void coord_describe_missing(const struct coord *c, uint64_t missing, char *text, size_t n)
 {
 	uint32_t n_short = 0;
@@ -21,8 +30,9 @@ void coord_describe_missing(const struct coord *c, uint64_t missing, char *text,
 		const struct rank_progress *p = &c->rank[r];
 		if (!is_short(c, p) || n_short++ >= 4 || at >= (int)n)
 			continue;
-		at += snprintf(text + at, n - (size_t)at, "%s rank %u (pid %lld) at %u/%u", n_short > 1 ? "," : "", r,
-			       (long long)p->pid, p->counted + p->voided, c->values.micro_size);
+		char place[COORD_NODE];
+		at += snprintf(text + at, n - (size_t)at, "%s rank %u (%spid %lld) at %u/%u", n_short > 1 ? "," : "", r,
+			       place_of(c, r, place), (long long)p->pid, p->counted + p->voided, c->values.micro_size);
 	}
 	if (n_short > 4 && at < (int)n)
 		snprintf(text + at, n - (size_t)at, " and %u more", n_short - 4);
@@ -51,13 +61,14 @@ static void describe_late(const struct coord *c, char *text, size_t n, struct no
 	int at = snprintf(text, n, "window %llu: waiting for", (unsigned long long)c->window);
 	for (uint32_t i = 0; i < c->n_late && i < 4 && at < (int)n; i++) {
 		const struct late_rank *l = &c->late[i];
-		char who[32] = "never attached, pid 0";
+		char who[32] = "never attached, pid 0", place[COORD_NODE];
 		if (l->pid)
 			snprintf(who, sizeof(who), "pid %lld", (long long)l->pid);
 		else if (l->known)
 			strcpy(who, "inline");
-		at += snprintf(text + at, n - (size_t)at, "%s rank %u (%s) at %u/%u for %.0f s", i ? "," : "", l->rank,
-			       who, l->counted, l->micro_size, (double)l->waiting_ns / 1e9);
+		at += snprintf(text + at, n - (size_t)at, "%s rank %u (%s%s) at %u/%u for %.0f s", i ? "," : "",
+			       l->rank, place_of(c, l->rank, place), who, l->counted, l->micro_size,
+			       (double)l->waiting_ns / 1e9);
 	}
 	if (c->n_late > 4 && at < (int)n)
 		snprintf(text + at, n - (size_t)at, " and %u more", c->n_late - 4);

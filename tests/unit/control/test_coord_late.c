@@ -334,10 +334,15 @@ START_TEST(who_is_late_is_named)
 	static const struct {
 		int64_t pid;
 		uint8_t known;
-		const char *who;
-	} cases[] = { { 77, 1, "pid 77" }, { 0, 1, "inline" }, { 0, 0, "never attached, pid 0" } };
+		const char *node, *who;
+	} cases[] = { { 77, 1, "", "pid 77" },
+		      { 0, 1, "", "inline" },
+		      { 0, 0, "", "never attached, pid 0" },
+		      { 77, 1, "b", "node b, pid 77" },
+		      { 0, 0, "b", "node b, never attached, pid 0" } };
 	const char *reason;
 	char want[100];
+	coord_part_on(coord, 0, cases[_i].node);
 	rank[0].counted = 2;
 	rank[0].waiting_ns = 1;
 	rank[1].pid = cases[_i].pid;
@@ -462,7 +467,7 @@ Suite *late_suite(void)
 	tcase_add_loop_test(c, time_without_ranks_does_not_count_while_none_could_help, 0, 2);
 	tcase_add_test(c, a_start_without_ranks_says_so_and_is_abandoned);
 	tcase_add_loop_test(c, a_straggler_that_is_back_is_told, 0, 2);
-	tcase_add_loop_test(c, who_is_late_is_named, 0, 3);
+	tcase_add_loop_test(c, who_is_late_is_named, 0, 5);
 	tcase_add_test(c, nobody_is_late_while_it_is_held);
 	tcase_add_test(c, a_pause_is_nobodys_waiting);
 	tcase_add_test(c, ranks_that_get_ready_in_a_pause_wait_from_its_end);
