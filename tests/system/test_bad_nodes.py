@@ -197,6 +197,23 @@ def test_bad_input(group, row):
     check(row, row.send(group))
 
 
+def test_nodes_that_cannot_reach_each_other(c, job):
+    """Only one of the two has an address on loopback: a job on both is refused."""
+    stage, talk = Intruder(c, job.team.job), queue.Queue()
+    channel, headers = stage.open(token=(c["b"].dir / "token").read_text())
+    talk.put(MESSAGE(**nodes.hello(node="far", data_address="10.9.8.7")).SerializeToString())
+    call = channel.stream_stream(LINK, request_serializer=bytes, response_deserializer=bytes)(iter(talk.get, None), metadata=headers)
+    try:
+        assert MESSAGE.FromString(next(call)).HasField("welcome")
+        got = stage.submit({**nodes.SPEC, "ranks": 4, "parts": 2, "nodes": "a,far"})
+        assert (got.code, got.reason) == ("INVALID_ARGUMENT", "INVALID_SPEC")
+        assert "node a has node.data_address 127.0.0.1, which node far (10.9.8.7) cannot reach: set it to an address of a" in got.text
+    finally:
+        talk.put(None)
+        call.cancel()
+        channel.close()
+
+
 # ---- certificates ----
 
 
