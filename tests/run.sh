@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# All kinds of tests, from nothing, within an hour on two busy cores: installs packages (deploy/install-packages.sh), builds
+# All kinds of tests, from nothing, in about an hour on two busy cores: installs packages (deploy/install-packages.sh), builds
 # with gcc, and with clang and its sanitizers, runs everything at the size that fits, goes on after a failure, and closes with
 # the line "N passed, N failed". tests/long.sh has what takes longer. What is only sampled here is drawn by the commit's hash.
 #   JOBS=n         parallel compilers and tests (all cores)
