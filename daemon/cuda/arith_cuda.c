@@ -166,6 +166,8 @@ bool arith_cuda_takes(const struct plan *p, char *why, size_t n_why)
 		wrong = "a job of several parts needs device: host";
 	else if (p->in_slot)
 		wrong = "accumulate: none needs device: host";
+	else if (p->optim.type == OPTIM_CLIENT && p->slots_on_host)
+		wrong = "optimizer client needs device: host";
 	if (wrong)
 		snprintf(why, n_why, "%s", wrong);
 	return !wrong;

@@ -273,3 +273,20 @@ void cuda_pinned_free(const struct cuda_device *d, void *p)
 	if (p)
 		d->cu.cuMemFreeHost(p);
 }
+
+enum status cuda_pin(const struct cuda_device *d, void *pages, uint64_t bytes, cu_memory *out_seen)
+{
+	const unsigned flags = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP;
+	enum status st = cuda_check(d, "cuMemHostRegister", d->cu.cuMemHostRegister(pages, bytes, flags));
+	if (st)
+		return st;
+	st = cuda_check(d, "cuMemHostGetDevicePointer", d->cu.cuMemHostGetDevicePointer(out_seen, pages, 0));
+	if (st)
+		cuda_unpin(d, pages);
+	return st;
+}
+
+void cuda_unpin(const struct cuda_device *d, void *pages)
+{
+	cuda_check(d, "cuMemHostUnregister", d->cu.cuMemHostUnregister(pages));
+}

@@ -61,6 +61,9 @@ enum status cuda_download(const struct cuda_device *, void *to, cu_memory from, 
 /* Host memory that kernels can read; *out_seen is where. */
 enum status cuda_pinned(const struct cuda_device *, uint64_t bytes, void **out, cu_memory *out_seen);
 void cuda_pinned_free(const struct cuda_device *, void *); /* NULL is fine */
+/* The same of memory that is there: whole pages, from the first one on, until cuda_unpin, before they are unmapped. */
+enum status cuda_pin(const struct cuda_device *, void *pages, uint64_t bytes, cu_memory *out_seen);
+void cuda_unpin(const struct cuda_device *, void *pages);
 
 /* For arguments of kernels, which have pointers where the device has them. */
 static inline void *cuda_pointer(cu_memory at)

@@ -31,23 +31,16 @@ static uint64_t undo_at(uint32_t shares)
 int cuda_segments(const struct plan *p, uint32_t shares, struct plan_segment *out, int n)
 {
 	const uint64_t bytes = undo_at(shares) + (uint64_t)shares * 2 * CUDA_UNDO_HALF * sizeof(float);
-	const int all = plan_segments(p, NULL, 0);
+	const int host = plan_host_segments(p), all = plan_segments(p, NULL, 0);
 	struct plan_segment *s = calloc((size_t)all, sizeof(*s));
-	int k = 1;
 	if (!s)
 		return 0;
 	plan_segments(p, s, all);
-	if (n > 0)
-		out[0] = (struct plan_segment){ SEG_DEVICE, 0, bytes };
-	for (int i = 0; i < all; i++) {
-		if (s[i].role == SEG_CONTROL || s[i].role == SEG_STATUS)
-			continue;
-		if (k < n)
-			out[k] = s[i];
-		k++;
-	}
+	s[host].bytes = bytes;
+	for (int i = host; i < all && i - host < n; i++)
+		out[i - host] = s[i];
 	free(s);
-	return k;
+	return all - host;
 }
 
 static void place(struct cuda_memory *m, const struct cuda_arena *a)
@@ -77,7 +70,8 @@ static enum status prepare(struct cuda_memory *m, const struct cuda_device *d, c
 	*m = (struct cuda_memory){ .device = d, .plan = p, .shares = shares };
 	m->arena = calloc((size_t)n + 1, sizeof(*m->arena));
 	m->slot = calloc(p->slots, sizeof(*m->slot));
-	if (!n || !s || !m->arena || !m->slot) {
+	m->pinned = calloc(p->slots, sizeof(*m->pinned));
+	if (!n || !s || !m->arena || !m->slot || !m->pinned) {
 		free(s);
 		return ST_NO_MEMORY;
 	}
@@ -305,7 +299,7 @@ static enum status match_first(const struct cuda_device *d, const struct cuda_ar
 static enum status read_shares(const struct cuda_device *d, int fd, const struct plan *p, uint32_t *shares, char *why,
 			       size_t n_why)
 {
-	struct cuda_arena a = { .what = { SEG_DEVICE, 0, sizeof(struct cuda_state) }, .fd = fd };
+	struct cuda_arena a = { .what = { SEG_DEVICE, 0, sizeof(struct cuda_state), true }, .fd = fd };
 	struct cuda_memory m = { .device = d, .arena = calloc(1, sizeof(a)), .n = 1 };
 	struct cuda_state state = { 0 };
 	if (!m.arena)
@@ -363,8 +357,30 @@ enum status cuda_memory_adopt(struct cuda_memory *out, const struct cuda_device 
 
 /* ---- both ---- */
 
+enum status cuda_memory_slot(struct cuda_memory *m, uint32_t slot, void *pages, uint64_t bytes)
+{
+	cu_memory seen = 0;
+	if (m->pinned[slot])
+		cuda_unpin(m->device, m->pinned[slot]);
+	m->pinned[slot] = NULL;
+	m->slot[slot] = 0;
+	if (!pages)
+		return ST_OK;
+	const enum status st = cuda_pin(m->device, pages, SEGMENT_DATA_OFFSET + bytes, &seen);
+	if (st)
+		return st;
+	m->pinned[slot] = pages;
+	m->slot[slot] = seen + SEGMENT_DATA_OFFSET;
+	return ST_OK;
+}
+
 void cuda_memory_fini(struct cuda_memory *m)
 {
+	for (uint32_t i = 0; m->pinned && i < m->plan->slots; i++)
+		if (m->pinned[i])
+			cuda_unpin(m->device, m->pinned[i]);
+	free(m->pinned);
+	m->pinned = NULL;
 	for (int i = 0; i < m->n; i++) {
 		struct cuda_arena *a = &m->arena[i];
 		const struct cuda_driver *cu = &m->device->cu;

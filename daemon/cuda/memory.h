@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The arenas of a job in a GPU's memory: made, handed out as descriptors, and adopted by the engine's next life.
  *
- * Every segment of the plan but CONTROL and STATUS is an allocation of its own, with the header of segment_layout.h in
- * its first page, and one more has the role SEG_DEVICE: struct cuda_state, the gate, stamps and undo areas. A
+ * Every segment of the plan that is on the device is an allocation of its own, with the header of segment_layout.h in
+ * its first page; that of the role SEG_DEVICE has struct cuda_state, the gate, stamps and undo areas. A
  * descriptor is the memory: it lives as long as anybody holds one, and the GPU's device file is open somewhere. An
  * allocation is longer than its segment, up to the device's granularity.
  *
@@ -45,6 +45,7 @@ struct cuda_memory {
 	/* 0: this job has none */
 	cu_memory accum[2], params, master, state[2];
 	cu_memory *slot; /* [plan->slots] */
+	void **pinned;	 /* [plan->slots], of slots on the host: their pages; NULL: none */
 	cu_memory gate, stamp, undo;
 };
 #define CUDA_MEMORY_NONE ((struct cuda_memory){ .n = 0 })
@@ -62,6 +63,10 @@ enum status cuda_memory_make(struct cuda_memory *out, const struct cuda_device *
  * device; the memory is whole. */
 enum status cuda_memory_adopt(struct cuda_memory *out, const struct cuda_device *, const struct plan *,
 			      uint64_t generation, const int *fds, int n, char *why, size_t n_why);
+/* Of a plan with slots_on_host: where this slot's segment is mapped, its header page first, and its bytes of data. It
+ * is pinned, so that kernels read it over the bus, in the place of what the slot was before; NULL: of nothing. No
+ * operation is under way. ST_NO_MEMORY, or as of the device. */
+enum status cuda_memory_slot(struct cuda_memory *, uint32_t slot, void *pages, uint64_t bytes);
 void cuda_memory_fini(struct cuda_memory *); /* CUDA_MEMORY_NONE or half-built is fine */
 
 /* Values that count of a dtype group, from its first element on: f32 parameters, the master, or 16-bit parameters

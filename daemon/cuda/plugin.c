@@ -73,6 +73,11 @@ static enum status adopt(struct device *d, const struct plan *p, uint64_t genera
 	return cuda_memory_adopt(&d->memory, &d->gpu, p, generation, fds, n, why, n_why);
 }
 
+static enum status take_slot(struct device *d, uint32_t slot, void *pages, uint64_t bytes)
+{
+	return cuda_memory_slot(&d->memory, slot, pages, bytes);
+}
+
 static enum status make_arith(struct device *d, struct arith **out, const struct control_page *page,
 			      bool others_are_over, uint64_t quiet_ns, char *why, size_t n_why)
 {
@@ -87,5 +92,6 @@ __attribute__((visibility("default"))) const struct device_plugin gacc_device_pl
 	.close = close_device,
 	.allocate = allocate,
 	.adopt = adopt,
+	.slot = take_slot,
 	.arith = make_arith,
 };

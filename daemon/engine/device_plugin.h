@@ -14,7 +14,7 @@
 
 #include <stddef.h>
 
-#define DEVICE_PLUGIN_VERSION 1 /* of this table, the plan, the control segment and arith.h */
+#define DEVICE_PLUGIN_VERSION 2 /* of this table, the plan, the control segment and arith.h */
 #define DEVICE_PLUGIN_SYMBOL "gacc_device_plugin"
 
 struct device;
@@ -42,6 +42,10 @@ struct device_plugin {
 	/* Takes such descriptors, also on errors. ST_SEGMENT_CORRUPT, ST_INVALID_CONFIG. */
 	enum status (*adopt)(struct device *, const struct plan *, uint64_t generation, const int *fds, int n,
 			     char *why, size_t n_why);
+	/* Of a plan with slots_on_host, when the memory is there, and not during an operation: the slot's segment is
+	 * mapped here, its header page first, and has so many bytes of data. NULL: no longer, before it is unmapped.
+	 * ST_NO_MEMORY (it cannot be pinned), ST_IO_ERROR. */
+	enum status (*slot)(struct device *, uint32_t slot, void *pages, uint64_t bytes);
 	/* The arithmetic of that memory: one life's. It comes back when no earlier engine writes there any more:
 	 * `others_are_over` says that this is known, as their processes have been waited for; otherwise it waits until
 	 * the device shows it, for quiet_ns at most (ST_IO_ERROR). */

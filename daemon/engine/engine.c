@@ -119,6 +119,8 @@ static enum status open_arith(struct engine *e, const struct engine_command *c, 
 		st = on_device_open(&e->on_device, e->mem.plan, e->plugin, name_process(c), c, why, n_why);
 		if (!st)
 			st = on_device_adopt(&e->on_device, &e->mem, why, n_why);
+		if (!st)
+			st = on_device_slots(&e->on_device, &e->mem, why, n_why);
 		return st ? st : on_device_arith(&e->on_device, &e->mem, c->others_are_over, &e->arith, why, n_why);
 	}
 	st = arith_host_open(&e->arith, &e->mem, c->kernels, e->workers);

@@ -38,8 +38,7 @@ static enum status take_plan(struct memory *m, int fd, char *why, size_t n_why)
 	m->plan = p;
 	m->plan_bytes = bytes;
 	m->n_wanted = plan_host_segments(p);
-	/* all others, and one that is the device's own */
-	m->max_device = p->device == PLAN_HOST ? 0 : plan_segments(p, NULL, 0) - m->n_wanted + 1;
+	m->max_device = plan_segments(p, NULL, 0) - m->n_wanted;
 	m->device_fd = calloc((size_t)m->max_device + 1, sizeof(*m->device_fd));
 	m->wanted = calloc((size_t)m->n_wanted, sizeof(*m->wanted));
 	m->segment = calloc((size_t)m->n_wanted, sizeof(*m->segment));

@@ -7,7 +7,9 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
+#define SHOW_BYTES (UINT64_C(4) << 20)
 #define QUIET_NS (UINT64_C(10) * 1000000000) /* for a dead engine's work on the device to end */
 
 enum status on_device_open(struct on_device *d, const struct plan *p, const char *path, const char *ident,
@@ -53,6 +55,47 @@ enum status on_device_arith(struct on_device *d, const struct memory *m, bool ot
 			    char *why, size_t n_why)
 {
 	return d->plugin->arith(d->device, out, &m->page, others_are_over, QUIET_NS, why, n_why);
+}
+
+/* ---- what is on the host ---- */
+
+enum status on_device_slot(struct on_device *d, const struct memory *m, uint32_t slot)
+{
+	if (!m->plan->slots_on_host)
+		return ST_OK;
+	return d->plugin->slot(d->device, slot, m->slot[slot] - SEGMENT_DATA_OFFSET, m->plan->slot_bytes);
+}
+
+void on_device_drop_slot(struct on_device *d, const struct memory *m, uint32_t slot)
+{
+	if (m->plan->slots_on_host)
+		d->plugin->slot(d->device, slot, NULL, 0);
+}
+
+enum status on_device_slots(struct on_device *d, const struct memory *m, char *why, size_t n_why)
+{
+	enum status st = ST_OK;
+	for (uint32_t i = 0; i < m->plan->slots && !st; i++)
+		st = on_device_slot(d, m, i);
+	if (st)
+		snprintf(why, n_why, "the slots' memory cannot be pinned for the device: %s", status_info(st)->text);
+	return st;
+}
+
+/* Through memory of this process: a copy that a dead engine has queued must not reach what its successor shows. */
+enum status on_device_show_params(const struct memory *m, struct arith *a)
+{
+	const uint64_t all = m->plan->slots_on_host ? m->plan->param_bytes : 0;
+	unsigned char *piece = all ? malloc(SHOW_BYTES) : NULL;
+	enum status st = all && !piece ? ST_NO_MEMORY : ST_OK;
+	for (uint64_t at = 0, n; at < all && !st; at += n) {
+		n = all - at < SHOW_BYTES ? all - at : SHOW_BYTES;
+		st = a->ops->read(a, SEG_PARAMS, at, n, piece);
+		if (!st)
+			memcpy(m->params + at, piece, n);
+	}
+	free(piece);
+	return st;
 }
 
 void on_device_fini(struct on_device *d)

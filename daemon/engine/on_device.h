@@ -29,9 +29,18 @@ enum status on_device_allocate(struct on_device *, const struct plan *, uint64_t
 			       char *why, size_t n_why);
 /* Adopts what has come after the segments on the host; nothing, if this engine has made the memory. */
 enum status on_device_adopt(struct on_device *, struct memory *, char *why, size_t n_why);
+/* The slots that are on the host, all of them, or one that is about to be unmapped or has been mapped anew. Not during
+ * an operation. Nothing to do where the job is not on a device, or its slots are. */
+enum status on_device_slots(struct on_device *, const struct memory *, char *why, size_t n_why);
+void on_device_drop_slot(struct on_device *, const struct memory *, uint32_t slot);
+enum status on_device_slot(struct on_device *, const struct memory *, uint32_t slot);
 /* The arithmetic, when no earlier engine writes there any more. */
 enum status on_device_arith(struct on_device *, const struct memory *, bool others_are_over, struct arith **out,
 			    char *why, size_t n_why);
-void on_device_fini(struct on_device *); /* after the arith; zeroed is fine */
+/* Trainers of a job with slots_on_host see a copy of the parameters on the host: it becomes what they are on the
+ * device. Before they are declared ready, and after each update, while the status page is odd. Nothing to do for other
+ * jobs. ST_NO_MEMORY, or the device has failed: arith_need. */
+enum status on_device_show_params(const struct memory *, struct arith *);
+void on_device_fini(struct on_device *); /* after the arith, before the memory; zeroed is fine */
 
 #endif

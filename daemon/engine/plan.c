@@ -73,24 +73,58 @@ void plan_own(const struct plan *p, uint64_t *from, uint64_t *end)
 	*end = shard[p->part % p->n_shards + 1];
 }
 
-int plan_segments(const struct plan *p, struct plan_segment *out, int n)
+struct segment_list {
+	struct plan_segment *out;
+	int n, most;
+};
+
+static void list(struct segment_list *l, struct plan_segment s)
 {
-	int k = 0;
+	if (l->n < l->most)
+		l->out[l->n] = s;
+	l->n++;
+}
+
+static bool is_on_host(const struct plan *p, uint32_t role)
+{
+	if (p->device == PLAN_HOST || role == SEG_CONTROL || role == SEG_STATUS)
+		return true;
+	return p->slots_on_host && (role == SEG_PARAMS || role == SEG_SLOT);
+}
+
+static bool is_on_device(const struct plan *p, uint32_t role)
+{
+	return !is_on_host(p, role) || (p->device != PLAN_HOST && role == SEG_PARAMS);
+}
+
+static void list_all(const struct plan *p, struct segment_list *l, bool on_device)
+{
+	bool (*is_there)(const struct plan *, uint32_t) = on_device ? is_on_device : is_on_host;
 	for (uint32_t role = SEG_CONTROL; role <= SEG_STATE1; role++) {
 		const uint64_t bytes = plan_role_bytes(p, (enum segment_role)role);
-		if (bytes && k < n)
-			out[k] = (struct plan_segment){ role, 0, bytes };
-		k += bytes != 0;
+		if (bytes && is_there(p, role))
+			list(l, (struct plan_segment){ role, 0, bytes, on_device });
 	}
-	for (uint32_t i = 0; i < p->slots; i++, k++)
-		if (k < n)
-			out[k] = (struct plan_segment){ SEG_SLOT, i, p->slot_bytes };
-	return k;
+	for (uint32_t i = 0; i < p->slots && is_there(p, SEG_SLOT); i++)
+		list(l, (struct plan_segment){ SEG_SLOT, i, p->slot_bytes, on_device });
+}
+
+int plan_segments(const struct plan *p, struct plan_segment *out, int n)
+{
+	struct segment_list l = { .out = out, .most = n };
+	list_all(p, &l, false);
+	if (p->device == PLAN_HOST)
+		return l.n;
+	list(&l, (struct plan_segment){ SEG_DEVICE, 0, 0, true });
+	list_all(p, &l, true);
+	return l.n;
 }
 
 int plan_host_segments(const struct plan *p)
 {
-	return p->device == PLAN_HOST ? plan_segments(p, NULL, 0) : 2;
+	struct segment_list l = { .out = NULL };
+	list_all(p, &l, false);
+	return l.n;
 }
 
 uint64_t plan_ranges_hash(const struct plan *p)
@@ -198,7 +232,7 @@ static const char *scalars_wrong(const struct plan *p)
 		return "reduction or grad_of";
 	if (p->void_is_error && !p->reject_nonfinite)
 		return "void_is_error";
-	if (p->device >= PLAN_DEVICES)
+	if (p->device >= PLAN_DEVICES || p->slots_on_host > (p->device != PLAN_HOST))
 		return "device";
 	if (p->acc_dtype != DTYPE_F32 && p->acc_dtype != DTYPE_F64)
 		return "acc_dtype";

@@ -12,9 +12,10 @@
 #include "math/optim.h"
 #include "proto/segment_layout.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
-#define PLAN_VERSION 8
+#define PLAN_VERSION 9
 #define PLAN_MAX_PARTS 16 /* of a job; control/part.h */
 #define PLAN_MAX_THREADS 256
 #define PLAN_MAX_SLOTS 65536
@@ -80,7 +81,10 @@ struct plan {
 	/* 1: no accumulators. The one micro-batch of a window stays in its slot, which is the sum (arith.h); one rank,
 	   one micro-batch, f32 sums, no optimizer CLIENT */
 	uint32_t in_slot;
-	uint32_t device, reserved; /* enum plan_device */
+	uint32_t device; /* enum plan_device */
+	/* Of a job on a device. 1: the slots are host memory, which the device reads, and trainers see a copy of the
+	   parameters there; 0: both are the device's alone */
+	uint32_t slots_on_host;
 };
 
 static inline const struct plan_tensor *plan_tensors(const struct plan *p)
@@ -136,12 +140,15 @@ void plan_own(const struct plan *p, uint64_t *from, uint64_t *end);
 struct plan_segment {
 	uint32_t role; /* enum segment_role */
 	uint32_t index;
-	uint64_t bytes; /* of data, without the header page */
+	uint64_t bytes; /* of data, without the header page; 0: the device knows (SEG_DEVICE) */
+	bool on_device;
 };
-/* Fills out[] (at most n) and returns how many there are: CONTROL, STATUS, [ACCUM0, ACCUM1], PARAMS, [MASTER],
- * [STATE0], [STATE1], SLOT 0.. */
+/* Fills out[] (at most n) and returns how many there are. Of a job on the host: CONTROL, STATUS, [ACCUM0, ACCUM1],
+ * PARAMS, [MASTER], [STATE0], [STATE1], SLOT 0.. Of a job on a device first those on the host: CONTROL, STATUS and,
+ * with slots_on_host, the copy of PARAMS and the slots; then the device's: DEVICE and what is left, in the same order.
+ */
 int plan_segments(const struct plan *p, struct plan_segment *out, int n);
-/* How many of them are on the host: all, or of a job on a device CONTROL and STATUS. */
+/* How many of them are on the host. */
 int plan_host_segments(const struct plan *p);
 /* Bytes of a role's data, slots excepted; 0: this job has none. */
 uint64_t plan_role_bytes(const struct plan *p, enum segment_role role);

@@ -12,6 +12,14 @@ static bool holds_sum(const struct engine *e, uint32_t first, uint32_t n)
 	return e->mem.plan->in_slot && filled > first && filled <= (uint64_t)first + n;
 }
 
+static enum status exchange(struct engine *e, uint32_t slot, int fd, char *why, size_t n_why)
+{
+	on_device_drop_slot(&e->on_device, &e->mem, slot);
+	const enum status st = memory_exchange_slot(&e->mem, slot, fd, why, n_why);
+	arith_need("pinning a slot", on_device_slot(&e->on_device, &e->mem, slot));
+	return st;
+}
+
 static enum status judge(const struct engine *e, const struct engine_command *c, int n_fds)
 {
 	const struct plan *p = e->mem.plan;
@@ -34,7 +42,7 @@ void slots_exchange(struct engine *e, const struct engine_command *c, const int 
 		if (st)
 			close(fds[i]);
 		else
-			st = memory_exchange_slot(&e->mem, c->slot + (uint32_t)i, fds[i], why, sizeof(why));
+			st = exchange(e, c->slot + (uint32_t)i, fds[i], why, sizeof(why));
 	}
 	engine_reply(e, c, st, why[0] ? why : NULL);
 }

@@ -241,6 +241,7 @@ void step_begin_update(struct engine *e)
 void step_update(struct engine *e, struct arith_params *out)
 {
 	arith_need("updating", e->arith->ops->update_run(e->arith, &e->state.r, sum_half(e), out));
+	arith_need("showing the parameters", on_device_show_params(&e->mem, e->arith));
 }
 
 static void open_window(struct engine *e)
@@ -373,6 +374,7 @@ enum status step_params_ready(struct engine *e, const struct arith_params *p, ch
 		describe_nonfinite(e->mem.plan, &p->nonfinite, why, n_why);
 		return ST_NONFINITE;
 	}
+	arith_need("showing the parameters", on_device_show_params(&e->mem, e->arith));
 	e->state.r.params_digest = p->digest;
 	e->state.r.params_ready = 1;
 	engine_publish(e);

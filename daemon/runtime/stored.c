@@ -10,6 +10,14 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#define ON_DEVICE ".d" /* a name's end */
+
+static bool is_on_device(const struct fdstore_fd *s)
+{
+	const size_t n = strlen(s->name), end = strlen(ON_DEVICE);
+	return n > end && !strcmp(s->name + n - end, ON_DEVICE);
+}
+
 void stored_name(uint64_t job, uint32_t part, uint32_t n_parts, const struct plan_segment *w,
 		 char out[FDSTORE_MAX_NAME])
 {
@@ -17,8 +25,8 @@ void stored_name(uint64_t job, uint32_t part, uint32_t n_parts, const struct pla
 		""; /* behind what a gaccd without parts reads: it keeps what it finds of a job that it cannot run */
 	if (n_parts > 1)
 		snprintf(of, sizeof(of), ".p%u", part);
-	snprintf(out, FDSTORE_MAX_NAME, "j%llu.r%u.%u.%d%s", (unsigned long long)job, w->role, w->index,
-		 STORED_GENERATION, of);
+	snprintf(out, FDSTORE_MAX_NAME, "j%llu.r%u.%u.%d%s%s", (unsigned long long)job, w->role, w->index,
+		 STORED_GENERATION, of, w->on_device ? ON_DEVICE : "");
 }
 
 void stored_other_name(char name[FDSTORE_MAX_NAME])
@@ -58,7 +66,7 @@ uint64_t stored_bytes(const struct node *n, uint64_t job, uint64_t *out_n)
 	uint64_t sum = 0, found = 0;
 	for (size_t i = 0; i < n->n_stored; i++)
 		if (stored_job(&n->stored[i], NULL, NULL) == job && !fstat(n->stored[i].fd, &info)) {
-			sum += (uint64_t)info.st_size;
+			sum += is_on_device(&n->stored[i]) ? 0 : (uint64_t)info.st_size;
 			found++;
 		}
 	if (out_n)

@@ -14,7 +14,7 @@
 #define STORED_ALL UINT32_MAX /* all parts of the job */
 
 /* The name of a segment of part `part` of n_parts. Those of the only part of a job do not say which part it is, as
- * before there were several. */
+ * before there were several. Of memory on a device the name says so. */
 void stored_name(uint64_t job, uint32_t part, uint32_t n_parts, const struct plan_segment *,
 		 char out[FDSTORE_MAX_NAME]);
 /* The other name that the same segment may have: of memory that takes the place of a slot's, until and after it has.
@@ -25,7 +25,8 @@ void stored_other_name(char name[FDSTORE_MAX_NAME]);
 uint64_t stored_job(const struct fdstore_fd *, uint32_t *out_part, unsigned *out_role);
 /* The descriptor of this name, from here on the caller's; -1: there is none. */
 int stored_take(struct node *, const char *name);
-/* Bytes of a job's stored memory, of all parts, and in *out_n, which may be NULL, how many descriptors it has. */
+/* Bytes of a job's stored memory on the host, of all parts, and in *out_n, which may be NULL, how many descriptors it
+ * has. */
 uint64_t stored_bytes(const struct node *, uint64_t job, uint64_t *out_n);
 /* The service manager need not keep what is left of this part's memory, or STORED_ALL, and its pages go back to the
  * machine. `uid`: who pays for that work. Without memory it stays until the next start. */

@@ -19,9 +19,11 @@
 #include <unistd.h>
 
 #define SLOTS 4
+#define SLOTS_OF(rig) ((int)(rig).plan->slots)
 
 static struct rig host, gpu;
 static struct cuda_device trainer; /* the trainers' side of the device */
+static bool on_host;		   /* the slots, and what trainers see of the parameters */
 
 static struct rig_config config(int optimizer)
 {
@@ -41,6 +43,7 @@ static void open_rigs(struct rig_config c)
 	twin_environment(0);
 	rig_open(&host, &c);
 	c.device = true;
+	c.slots_on_host = on_host;
 	rig_open(&gpu, &c);
 	gpu.program = ENGINE_PROGRAM;
 	gpu.argument = PLUGIN;
@@ -53,8 +56,9 @@ static void begin(struct rig_config c)
 	rig_attach_all(&host);
 	const struct engine_answer a = rig_allocate(&gpu);
 	ck_assert_msg(a.op == ENGINE_START && !a.status, "op %u, status %u: %s", a.op, a.status, a.text);
-	ck_assert_int_eq(gpu.n_segments, 2);
-	ck_assert_int_eq(gpu.n_device, host.n_segments - 2 + 1);
+	/* on both: CONTROL, STATUS, and on the device one of its own */
+	ck_assert_int_eq(gpu.n_segments, on_host ? 2 + 1 + SLOTS_OF(gpu) : 2);
+	ck_assert_int_eq(gpu.n_device, host.n_segments - 2 + 1 - (on_host ? SLOTS_OF(gpu) : 0));
 	rig_attach_all(&gpu);
 	twin_device(&trainer);
 }
@@ -76,6 +80,10 @@ static void give_slot(uint32_t slot)
 					    .location = { CU_MEM_LOCATION_TYPE_DEVICE, 0 } };
 	const uint64_t bytes = host.plan->slot_bytes;
 	size_t unit = 0;
+	if (on_host) {
+		memcpy(rig_data(&gpu, SEG_SLOT, slot), rig_data(&host, SEG_SLOT, slot), bytes);
+		return;
+	}
 	OK(cu->cuMemGetAllocationGranularity(&unit, &what, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED));
 	const uint64_t whole = (SEGMENT_DATA_OFFSET + bytes + unit - 1) / unit * unit;
 	const int fd = gpu.device_fd[gpu.n_device - (int)host.plan->slots + (int)slot];
@@ -118,12 +126,21 @@ static void add(uint32_t i)
 	ck_assert_uint_eq(b.count, a.count);
 }
 
+/* What trainers see. */
+static void same_params(void)
+{
+	const void *seen = on_host ? rig_data(&gpu, SEG_PARAMS, 0) : NULL;
+	if (seen)
+		ck_assert_mem_eq(seen, rig_data(&host, SEG_PARAMS, 0), host.plan->param_bytes);
+}
+
 static void init(void)
 {
 	const struct engine_command c = { .op = ENGINE_INIT_PARAMS };
 	const struct engine_answer a = rig_call(&host, c), b = rig_call(&gpu, c);
 	ck_assert_msg(!a.status && !b.status, "%s %s", a.text, b.text);
 	ck_assert_uint_eq(b.digest, a.digest);
+	same_params();
 }
 
 static void same_sum(const struct engine_answer *a, const struct engine_answer *b)
@@ -148,6 +165,7 @@ static void step(void)
 	ck_assert_uint_eq(b.digest, a.digest);
 	host.window = gpu.window = a.window;
 	host.applied_step++, gpu.applied_step++;
+	same_params();
 }
 
 static void window(void)
@@ -160,7 +178,8 @@ static void window(void)
 
 START_TEST(steps_have_the_bits_of_the_host)
 {
-	begin(config(_i));
+	on_host = _i >= 3;
+	begin(config(_i % 3));
 	init();
 	for (int i = 0; i < 3; i++)
 		window();
@@ -180,17 +199,18 @@ static void succeed(bool waited)
 
 START_TEST(a_successor_adopts_the_memory)
 {
+	on_host = _i >= 2;
 	begin(config(1));
 	init();
 	window();
-	succeed(_i);
+	succeed(_i % 2);
 	window();
 	fill(host.window);
 	add(0), add(1);
-	succeed(_i); /* in the middle of a window */
+	succeed(_i % 2); /* in the middle of a window */
 	add(2), add(3);
 	step();
-	succeed(_i);
+	succeed(_i % 2);
 	window();
 	end();
 }
@@ -216,6 +236,7 @@ START_TEST(deaths_at_stores)
 {
 	char store[32];
 	unsigned deaths = 0;
+	on_host = _i;
 	begin(config(1));
 	init();
 	for (uint64_t at = 20; at < 200000; at = at * 7 / 2 + 13) {
@@ -259,11 +280,51 @@ START_TEST(deaths_at_stores)
 			ck_assert_uint_eq(gpu.state.r.params_digest, b.digest);
 			host.window = gpu.window = b.window;
 			host.applied_step++, gpu.applied_step++;
+			same_params();
 		}
 	}
 	ck_assert_uint_ge(deaths, 4);
 	printf("%u deaths\n", deaths);
 	window();
+	end();
+}
+END_TEST
+
+/* As gaccd does it when a trainer's device may still write to the old ones: those of rank 0. */
+static void exchange_slots(struct segment *fresh)
+{
+	const uint32_t n = gpu.plan->slots_per_rank;
+	struct engine_command c = { .op = ENGINE_SLOTS, .rank = 0, .sgen = 1, .slot = 0, .id = ++gpu.next_id };
+	struct engine_answer a;
+	char why[160];
+	int fds[SLOTS];
+	for (uint32_t i = 0; i < n; i++) {
+		OK(segment_create(&fresh[i], RIG_JOB, RIG_GENERATION, gpu.plan->fingerprint, SEG_SLOT, i,
+				  gpu.plan->slot_bytes, true, why, sizeof(why)));
+		fds[i] = fresh[i].fd;
+	}
+	OK(packet_send(gpu.fd, &c, sizeof(c), NULL, 0, fds, (int)n));
+	ck_assert(rig_receive(&gpu, &a));
+	ck_assert_msg(a.op == ENGINE_SLOTS && !a.status, "%u %s", a.status, a.text);
+}
+
+START_TEST(pushes_come_from_exchanged_slots)
+{
+	struct segment fresh[SLOTS];
+	on_host = true;
+	begin(config(0));
+	init();
+	exchange_slots(fresh);
+	fill(host.window);
+	for (uint32_t i = 0; i < gpu.plan->slots_per_rank; i++) {
+		memcpy(fresh[i].data, rig_data(&host, SEG_SLOT, i), fresh[i].data_bytes);
+		memset(rig_data(&gpu, SEG_SLOT, i), 0x3e, fresh[i].data_bytes);
+	}
+	for (uint32_t i = 0; i < SLOTS; i++)
+		add(i);
+	step();
+	for (uint32_t i = 0; i < gpu.plan->slots_per_rank; i++)
+		segment_close(&fresh[i]);
 	end();
 }
 END_TEST
@@ -295,6 +356,7 @@ START_TEST(checkpoints_have_the_bytes_of_the_host)
 {
 	char dir[SCRATCH_PATH], of_host[SCRATCH_PATH + 8], of_gpu[SCRATCH_PATH + 8];
 	struct engine_answer a, b;
+	on_host = _i;
 	begin(config(1));
 	init();
 	window();
@@ -434,11 +496,12 @@ int main(void)
 	TCase *t = tcase_create("engine");
 	tcase_set_timeout(t, 60);
 	if (HAS_KERNELS) {
-		tcase_add_loop_test(t, steps_have_the_bits_of_the_host, 0, 3);
-		tcase_add_loop_test(t, a_successor_adopts_the_memory, 0, 2);
+		tcase_add_loop_test(t, steps_have_the_bits_of_the_host, 0, 6);
+		tcase_add_loop_test(t, a_successor_adopts_the_memory, 0, 4);
 		tcase_add_test(t, many_descriptors);
-		tcase_add_test(t, deaths_at_stores);
-		tcase_add_test(t, checkpoints_have_the_bytes_of_the_host);
+		tcase_add_test(t, pushes_come_from_exchanged_slots);
+		tcase_add_loop_test(t, deaths_at_stores, 0, 2);
+		tcase_add_loop_test(t, checkpoints_have_the_bytes_of_the_host, 0, 2);
 		tcase_add_test(t, a_job_that_does_not_fit);
 		tcase_add_test(t, what_cannot_be_on_a_device);
 		tcase_add_test(t, other_descriptors);

@@ -78,8 +78,11 @@ START_TEST(names_are_a_format)
 	ck_assert_str_eq(name, "j7.r16.3.1.p1");
 	stored_name(7, 0, 2, &(struct plan_segment){ .role = SEG_CONTROL }, name);
 	ck_assert_str_eq(name, "j7.r1.0.1.p0");
-	stored_name(UINT64_MAX, PART_MAX - 1, PART_MAX, &(struct plan_segment){ UINT32_MAX, UINT32_MAX, 0 }, name);
+	stored_name(UINT64_MAX, PART_MAX - 1, PART_MAX,
+		    &(struct plan_segment){ .role = UINT32_MAX, .index = UINT32_MAX }, name);
 	ck_assert_str_eq(name, "j18446744073709551615.r4294967295.4294967295.1.p15");
+	stored_name(7, 0, 1, &(struct plan_segment){ .role = SEG_PARAMS, .on_device = true }, name);
+	ck_assert_str_eq(name, "j7.r5.0.1.d");
 }
 END_TEST
 
