@@ -14,6 +14,7 @@
 #include "host/supervise.h"
 #include "engine/engine.h"
 #include "engine/channel.h"
+#include "engine/device_plugin.h"
 
 #include <errno.h>
 #include <getopt.h>
@@ -192,7 +193,9 @@ static int engine(void)
 	signal(SIGINT, SIG_IGN); /* a terminal's Ctrl-C is for gaccd to judge */
 	log_init("engine", log_auto_format(), LOG_INFO);
 	static const struct engine_net net = { .open = open_net };
-	return engine_main(ENGINE_CHANNEL_FD, &net, NULL);
+	static char plugin[4096];
+	device_plugin_path(plugin, sizeof(plugin));
+	return engine_main(ENGINE_CHANNEL_FD, &net, *plugin ? plugin : NULL);
 }
 
 /* JOB RUNTIME_DIR ORPHAN_MS DESCRIPTORS UUID */

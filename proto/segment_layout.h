@@ -222,7 +222,11 @@ struct status_progress {
 	/* seq of the newest control record that an answer relied on, stored before the answer is sent: an engine that
 	 * finds only an older record would not know what has been promised */
 	_Atomic uint64_t told;
-	uint64_t reserved[7];
+	/* of a job on a device: the newest engine process, noted by gaccd before it gets the memory. 0: not known, or
+	 * an engine before it may live still */
+	_Atomic int64_t engine_pid;
+	_Atomic uint64_t engine_start_time; /* clock ticks after the boot */
+	uint64_t reserved[5];
 	struct status_rank rank[];
 };
 #define STATUS_PROGRESS_OFFSET 64

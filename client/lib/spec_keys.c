@@ -37,6 +37,8 @@ static const struct yaml_name orderings[] = { NAME(ORDERING__ORDERING_, CANONICA
 					      NAME(ORDERING__ORDERING_, ARRIVAL, "arrival"), END };
 static const struct yaml_name accumulates[] = { NAME(ACCUMULATE__ACCUMULATE_, SUM, "sum"),
 						NAME(ACCUMULATE__ACCUMULATE_, NONE, "none"), END };
+static const struct yaml_name devices[] = { NAME(DEVICE__DEVICE_, HOST, "host"), NAME(DEVICE__DEVICE_, CUDA, "cuda"),
+					    END };
 static const struct yaml_name shardings[] = { NAME(SHARDING__SHARDING_, NONE, "none"),
 					      NAME(SHARDING__SHARDING_, FULL, "full"),
 					      NAME(SHARDING__SHARDING_, HYBRID, "hybrid"), END };
@@ -228,6 +230,9 @@ static const struct yaml_field spec_keys[] = {
 	    .names = determinisms),
 	KEY(slots_per_rank, U32, spec.slots_per_rank, "Gradient buffers of each rank.", .initial = "2", .min = 1,
 	    .max = 2),
+	KEY(device, ENUM, spec.device,
+	    "Where accumulators, parameters and optimizer state lie: host, or cuda (the node's first NVIDIA GPU).",
+	    .names = devices, .initial = "host"),
 	KEY(parts, U32, spec.parts, "Engines that share the ranks in equal blocks; one for each of nodes unless given.",
 	    .min = 1, .max = 16),
 	KEY(nodes, STRING, spec.nodes,

@@ -13,9 +13,10 @@
 #include <string.h>
 
 /* Enum values are lower case in a job file; unset ones are left out. */
-static const char *const enum_keys[] = { "reduction", "grad_of",   "uneven",   "accumulate_dtype", "gradient_dtype",
-					 "master",    "nonfinite", "ordering", "sharding",	   "accumulate",
-					 "type",      "dtype",	   "mode" };
+static const char *const enum_keys[] = { "reduction",	   "grad_of",	 "uneven",    "accumulate_dtype",
+					 "gradient_dtype", "master",	 "nonfinite", "ordering",
+					 "sharding",	   "accumulate", "device",    "type",
+					 "dtype",	   "mode" };
 
 static bool is_enum(const char *key)
 {

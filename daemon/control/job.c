@@ -86,11 +86,13 @@ void job_on_allocate_failed(struct job *j, enum status st, const char *why, stru
 		struct waiter *w = &j->waiter[i];
 		if (w->kind != WAIT_REGISTER)
 			continue;
-		reply_error(j, w->call, st,
-			    st == ST_LAYOUT_MISMATCH
-				    ? JOB_SAME_TENSORS
-				    : "raise limits.host_memory, end other jobs, or use a smaller model",
-			    "%s", why);
+		reply_error(
+			j, w->call, st,
+			st == ST_LAYOUT_MISMATCH ? JOB_SAME_TENSORS
+			: j->spec->device != DEVICE_HOST
+				? "use device: host, end other jobs on this GPU, or see what gaccctl health --gpus says"
+				: "raise limits.host_memory, end other jobs, or use a smaller model",
+			"%s", why);
 		waiter_remove(j, w);
 	}
 }

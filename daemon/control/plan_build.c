@@ -128,6 +128,8 @@ void plan_head(struct plan *p, const struct job_spec *spec, const struct arena *
 			    .void_is_error = spec->nonfinite == NONFINITE_ERROR,
 			    .master = spec->master_f32,
 			    .in_slot = spec->accumulate == ACCUMULATE_NONE,
+			    .device = spec->device == DEVICE_CUDA ? PLAN_CUDA : PLAN_HOST,
+			    .slots_on_host = spec->device == DEVICE_CUDA,
 			    .acc_dtype = spec->accumulate_dtype,
 			    .n_groups = (uint32_t)a->n_groups,
 			    .optim = spec->optim,

@@ -51,6 +51,8 @@ static void fill_defaults(struct job_spec *s)
 		s->uneven = UNEVEN_FLUSH;
 	if (!s->accumulate)
 		s->accumulate = ACCUMULATE_SUM;
+	if (!s->device)
+		s->device = DEVICE_HOST;
 	if (!s->accumulate_dtype)
 		s->accumulate_dtype = DTYPE_F32;
 	if (!s->nonfinite)
@@ -279,6 +281,25 @@ static enum status check_sharding(struct job_spec *s, const char **field, char *
 	return ST_OK;
 }
 
+/* What arith_cuda_takes refuses is refused before there is a job. */
+static enum status check_device(struct job_spec *s, const char **field, char *why, size_t n_why)
+{
+	CHECK("device", s->device >= DEVICE_HOST && s->device <= DEVICE_CUDA, "device %d is unknown: host or cuda",
+	      s->device);
+	if (s->device == DEVICE_HOST)
+		return ST_OK;
+	CHECK("device", s->parts == 1, "device: cuda with %u parts: a job of several parts needs device: host",
+	      s->parts);
+	CHECK("device", s->accumulate_dtype == DTYPE_F32,
+	      "device: cuda with accumulate_dtype f64: a GPU's kernels sum in f32, f64 needs device: host");
+	CHECK("device", s->accumulate == ACCUMULATE_SUM,
+	      "device: cuda with accumulate: none: a sum that stays in its slot needs device: host");
+	CHECK("device", s->optim.type != OPTIM_CLIENT,
+	      "device: cuda with optimizer client: the trainers hold parameters and state, and read the sum in host "
+	      "memory: use device: host");
+	return ST_OK;
+}
+
 static enum status check_checkpoint(struct job_spec *s, const char **field, char *why, size_t n_why)
 {
 	bool client = s->optim.type == OPTIM_CLIENT;
@@ -365,6 +386,8 @@ enum status job_spec_check(struct job_spec *s, const char **field, char *why, si
 		st = check_checkpoint(s, field, why, n_why);
 	if (!st)
 		st = check_sharding(s, field, why, n_why);
+	if (!st)
+		st = check_device(s, field, why, n_why);
 	return st;
 }
 

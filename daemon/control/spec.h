@@ -32,6 +32,7 @@ enum nonfinite { NONFINITE_SKIP_STEP = 1, NONFINITE_REJECT_MICRO = 2, NONFINITE_
 enum launch_mode { LAUNCH_EXTERNAL = 1, LAUNCH_CLIENT = 2, LAUNCH_DAEMON = 3 };
 enum sharding { SHARDING_NONE = 1, SHARDING_FULL = 2, SHARDING_HYBRID = 3 };
 enum accumulate { ACCUMULATE_SUM = 1, ACCUMULATE_NONE = 2 };
+enum spec_device { DEVICE_HOST = 1, DEVICE_CUDA = 2 };
 enum ordering { ORDER_CANONICAL = 1, ORDER_ARRIVAL = 2 };
 
 struct spec_group {
@@ -73,6 +74,7 @@ struct job_spec {
 	enum grad_of grad_of;
 	enum uneven uneven;
 	enum accumulate accumulate;
+	enum spec_device device;
 	enum dtype accumulate_dtype, gradient_dtype; /* gradient NONE: each tensor's own */
 	bool master_f32;
 	double clip_norm, clip_value;

@@ -179,6 +179,17 @@ static uint64_t blocks_of(const struct plan *p)
 	return p->n_elements / KERNEL_BLOCK + p->n_tensors + p->n_ranges;
 }
 
+/* If what follows fails. */
+static void say_tables(const struct cuda_device *d, char *why, size_t n_why)
+{
+	size_t left = 0, total = 0;
+	d->cu.cuMemGetInfo(&left, &total);
+	snprintf(why, n_why,
+		 "the job's tables and results do not fit into the rest of the GPU's memory, of whose %.1f MiB %.1f "
+		 "are free",
+		 (double)total / (1 << 20), (double)left / (1 << 20));
+}
+
 enum status arith_cuda_open(struct arith **out, const struct cuda_memory *m, const struct control_page *page,
 			    bool others_are_over, uint64_t quiet_ns, char *why, size_t n_why)
 {
@@ -190,7 +201,7 @@ enum status arith_cuda_open(struct arith **out, const struct cuda_memory *m, con
 	*h = (struct on_cuda){ .arith = { .ops = &operations, .name = "cuda" }, .memory = m, .page = page };
 	enum status st = cuda_life_begin(&h->life, m, others_are_over, quiet_ns, why, n_why);
 	if (!st) {
-		snprintf(why, n_why, "memory for tables and results cannot be had");
+		say_tables(m->device, why, n_why);
 		st = gaps_new(&h->gaps, m->plan);
 	}
 	if (!st)

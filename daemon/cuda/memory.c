@@ -3,6 +3,7 @@
  * and arith_cuda.c; the engine's main thread. */
 #include "cuda/memory.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,6 +34,7 @@ int cuda_segments(const struct plan *p, uint32_t shares, struct plan_segment *ou
 	const uint64_t bytes = undo_at(shares) + (uint64_t)shares * 2 * CUDA_UNDO_HALF * sizeof(float);
 	const int host = plan_host_segments(p), all = plan_segments(p, NULL, 0);
 	struct plan_segment *s = calloc((size_t)all, sizeof(*s));
+	assert(p->device == PLAN_CUDA);
 	if (!s)
 		return 0;
 	plan_segments(p, s, all);

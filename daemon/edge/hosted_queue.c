@@ -17,7 +17,7 @@
 #include <stdlib.h>
 
 #define MEMORY_MARGIN (UINT64_C(256) << 20) /* left to the rest of the node */
-#define SEGMENTS_BESIDE_SLOTS 8		    /* at most: plan_segments */
+#define SEGMENTS_BESIDE_SLOTS 10	    /* at most: plan_segments */
 #define PER_PART 3			    /* descriptors: the plan, the engine's socket, the launcher's */
 /* a call's connection, the attach socket's, a duplicate of each to count it by */
 #define PER_RANK 4

@@ -59,7 +59,7 @@ static struct inline_call *new_call(struct rpc_call *call, const Gacc__V1__Sessi
 	struct part *part = session_find(call, s, &k);
 	if (!part)
 		session_refuse(call, s);
-	else if (part->mem.allocating || part->mem.keeping) {
+	else if (part_memory_is_due(part)) {
 		if (part->begun)
 			rpc_failf(call, ST_ENGINE_DOWN, "job %llu is being recovered after a restart of gaccd",
 				  (unsigned long long)part->id);

@@ -31,7 +31,7 @@ static struct part_view view_of(const struct part *p)
 			       .part = job_part(p->job)->number,
 			       .links = p->n_links,
 			       .bytes = p->mem.bytes,
-			       .allocating = p->mem.allocating,
+			       .allocating = p->mem.allocating || p->mem.making,
 			       .ended = job_ended(p->job),
 			       .released = p->mem.released,
 			       .has_tensors = job_has_tensors(p->job) };
@@ -59,7 +59,7 @@ static const struct buffer_kind {
 	{ "control", SEG_CONTROL, SEG_STATUS, false, true, true },
 };
 #define N_KINDS (sizeof(buffer_kinds) / sizeof(*buffer_kinds))
-_Static_assert(N_KINDS + 1 <= PART_VIEW_BUFFERS, "with the mailboxes");
+_Static_assert(2 * N_KINDS + 1 <= PART_VIEW_BUFFERS, "with the mailboxes");
 
 /* Counted from the beginning, made when a session asks for one. */
 static struct part_buffer mailboxes(const struct part *p)
@@ -70,15 +70,18 @@ static struct part_buffer mailboxes(const struct part *p)
 	return b;
 }
 
-static struct part_buffer buffer_of(const struct part *p, const struct buffer_kind *k)
+static struct part_buffer buffer_of(const struct part *p, const struct buffer_kind *k, bool on_device)
 {
 	struct part_buffer b = { .tensors = k->tensors ? job_arena(p->job)->n_tensors : 0 };
-	snprintf(b.kind, sizeof(b.kind), "%s", k->name);
+	snprintf(b.kind, sizeof(b.kind), "%s%s", k->name, on_device ? " (cuda)" : "");
 	for (int i = 0; i < p->mem.n; i++)
-		if (p->mem.wanted[i].role >= k->first && p->mem.wanted[i].role <= k->last) {
+		if (p->mem.wanted[i].on_device == on_device && p->mem.wanted[i].role >= k->first &&
+		    p->mem.wanted[i].role <= k->last) {
 			b.segments++;
 			b.bytes += p->mem.wanted[i].bytes + SEGMENT_DATA_OFFSET;
 		}
+	if (on_device)
+		return b;
 	if (k->mapped || (k->mapped_by_client_optimizers && p->spec->optim.type == OPTIM_CLIENT))
 		b.clients = p->n_links;
 	return b;
@@ -95,7 +98,9 @@ static void fill_buffers(const struct part *p, struct part_view *v)
 	if (!p->mem.n)
 		return;
 	for (size_t k = 0; k < N_KINDS; k++)
-		add(v, buffer_of(p, &buffer_kinds[k]));
+		add(v, buffer_of(p, &buffer_kinds[k], false));
+	for (size_t k = 0; k < N_KINDS && part_device_segments(p); k++)
+		add(v, buffer_of(p, &buffer_kinds[k], true));
 	add(v, mailboxes(p));
 }
 

@@ -107,7 +107,7 @@ static enum status prepare(struct answer *a, struct part *part, uint32_t rank, b
 {
 	snprintf(why, n_why, "the job has no memory yet: call RegisterTensors first");
 	/* the pool is at work on the segments, or nobody keeps them yet */
-	if (part->mem.allocating || part->mem.keeping || !part->mem.n)
+	if (part_memory_is_due(part) || !part->mem.n)
 		return ST_NOT_READY;
 	enum status st = part_slots_ready(part, rank, why, n_why);
 	if (!st && !collect(a, part, rank))

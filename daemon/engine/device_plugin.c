@@ -5,6 +5,24 @@
 
 #include <dlfcn.h>
 #include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define FROM_PROGRAM "/../lib/gacc/gacc_cuda.so"
+
+void device_plugin_path(char *out, size_t n)
+{
+	char self[4096];
+	const ssize_t length = readlink("/proc/self/exe", self, sizeof(self) - 1);
+	self[length > 0 ? length : 0] = '\0';
+	char *end = strrchr(self, '/'); /* before "gaccd (deleted)" after an upgrade, too */
+	*out = '\0';
+	if (!end)
+		return;
+	*end = '\0';
+	if (snprintf(out, n, "%s" FROM_PROGRAM, self) >= (int)n)
+		*out = '\0';
+}
 
 enum status device_plugin_load(const struct device_plugin **out, const char *path, char *why, size_t n_why)
 {

@@ -53,6 +53,9 @@ struct device_plugin {
 			     uint64_t quiet_ns, char *why, size_t n_why);
 };
 
+/* Where the plug-in of NVIDIA's GPUs is, if it is installed: beside the program that asks, ../lib/gacc/gacc_cuda.so
+ * from its directory. "" if that is not known. */
+void device_plugin_path(char *out, size_t n);
 /* Loads it; it stays loaded until the process ends. ST_INVALID_CONFIG: it is not there, or is of another version. */
 enum status device_plugin_load(const struct device_plugin **out, const char *path, char *why, size_t n_why);
 

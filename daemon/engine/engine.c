@@ -115,6 +115,8 @@ static const char *name_process(const struct engine_command *c)
 static enum status open_arith(struct engine *e, const struct engine_command *c, char *why, size_t n_why)
 {
 	enum status st;
+	if (e->arith) /* by ALLOCATE */
+		return ST_OK;
 	if (e->mem.plan->device != PLAN_HOST) {
 		st = on_device_open(&e->on_device, e->mem.plan, e->plugin, name_process(c), c, why, n_why);
 		if (!st)
@@ -200,6 +202,11 @@ static enum status allocate(struct engine *e, const struct engine_command *c, ch
 	enum status st = on_device_open(&e->on_device, e->mem.plan, e->plugin, name_process(c), c, why, n_why);
 	if (!st)
 		st = on_device_allocate(&e->on_device, e->mem.plan, c->generation, &fds, &n, why, n_why);
+	/* with its tables, as a job that has no room for those does not fit either */
+	if (!st)
+		st = on_device_slots(&e->on_device, &e->mem, why, n_why);
+	if (!st)
+		st = on_device_arith(&e->on_device, &e->mem, true, &e->arith, why, n_why);
 	if (!st)
 		send_descriptors(e, c, fds, n);
 	return st;

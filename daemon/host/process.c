@@ -4,6 +4,7 @@
 #include "host/process.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -11,7 +12,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-bool process_look(int64_t pid, struct process_info *out)
+/* Also of a zombie, whose state is Z. */
+static bool read_stat(int64_t pid, struct process_info *out, char *out_state)
 {
 	char path[64], text[1024];
 	snprintf(path, sizeof(path), "/proc/%lld/stat", (long long)pid);
@@ -25,12 +27,21 @@ bool process_look(int64_t pid, struct process_info *out)
 	unsigned long long start;
 	long long parent, group, session;
 	char state;
-	if (!at ||
-	    sscanf(at + 1, " %c %lld %lld %lld %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu",
-		   &state, &parent, &group, &session, &start) != 5 ||
-	    state == 'Z' || state == 'X')
+	if (!at || sscanf(at + 1, " %c %lld %lld %lld %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu",
+			  &state, &parent, &group, &session, &start) != 5)
 		return false;
 	*out = (struct process_info){ parent, group, session, start };
+	*out_state = state;
+	return true;
+}
+
+bool process_look(int64_t pid, struct process_info *out)
+{
+	struct process_info p;
+	char state;
+	if (!read_stat(pid, &p, &state) || state == 'Z' || state == 'X')
+		return false;
+	*out = p;
 	return true;
 }
 
@@ -70,6 +81,20 @@ bool process_is_gaccd(int64_t pid, const char *role, const char *argument)
 bool process_lives(int pidfd)
 {
 	return !syscall(SYS_pidfd_send_signal, pidfd, 0, NULL, 0) || errno == EPERM;
+}
+
+/* Its leader may be a zombie while other threads still end: the pidfd is readable when all have. */
+bool process_is_over(int64_t pid, uint64_t start_time)
+{
+	struct process_info p;
+	char state;
+	const int fd = pid > 0 ? (int)syscall(SYS_pidfd_open, (pid_t)pid, 0) : -1;
+	if (fd < 0)
+		return pid > 0 && errno == ESRCH;
+	struct pollfd end = { .fd = fd, .events = POLLIN };
+	const bool is_there = read_stat(pid, &p, &state) && p.start_time == start_time && poll(&end, 1, 0) == 0;
+	close(fd);
+	return !is_there;
 }
 
 bool process_signal_if(int64_t pid, int signal, process_test *is_meant, const void *arg)

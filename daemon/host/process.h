@@ -24,6 +24,9 @@ struct process_info {
 bool process_look(int64_t pid, struct process_info *out);
 /* Start time of a process; 0: no such process, or a zombie. */
 uint64_t process_start_time(int64_t pid);
+/* The process is over, with all of its threads, and has given back all that it had; a zombie may be. false: it is not,
+ * or that is not known. */
+bool process_is_over(int64_t pid, uint64_t start_time);
 /* The real uid. false: no such process. */
 bool process_uid(int64_t pid, uint32_t *out);
 /* Was it started as `gaccd ROLE ARGUMENT ..`? */

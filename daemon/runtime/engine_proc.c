@@ -197,27 +197,49 @@ struct answer_packet {
 	unsigned char tail[ENGINE_MAX_TAIL];
 };
 
-static bool is_answer(const struct answer_packet *p, int n)
+static bool is_answer(const struct answer_packet *p, int n, int n_fds)
 {
+	if (n_fds && (n < (int)sizeof(p->a) || p->a.op != ENGINE_ALLOCATE || p->a.status))
+		return false;
 	return n >= (int)sizeof(p->a) && p->a.n_tail <= sizeof(p->tail) && n == (int)(sizeof(p->a) + p->a.n_tail) &&
 	       (!p->a.n_tail || p->a.op == ENGINE_JOIN);
+}
+
+static void close_all(const int *fds, int n)
+{
+	for (int i = 0; i < n; i++)
+		close(fds[i]);
+}
+
+static void give_descriptors(struct engine_proc *e, const int *fds, int n)
+{
+	if (n && e->events.descriptors)
+		e->events.descriptors(e->arg, fds, n);
+	else
+		close_all(fds, n);
 }
 
 static void read_answers(struct engine_proc *e)
 {
 	for (;;) {
 		struct answer_packet p;
-		int n_fds = 0;
-		int n = packet_recv(e->fd, &p, sizeof(p), NULL, &n_fds);
+		int fds[ENGINE_MAX_FDS], n_fds = ENGINE_MAX_FDS;
+		int n = packet_recv(e->fd, &p, sizeof(p), fds, &n_fds);
 		if (n == -EAGAIN || n == -EINTR)
 			return;
-		if (!is_answer(&p, n)) { /* closed, or nonsense: its exit tells the rest */
+		if (n <= 0)
+			n_fds = 0;
+		if (!is_answer(&p, n, n_fds)) { /* closed, or nonsense: its exit tells the rest */
+			close_all(fds, n_fds);
 			uv_poll_stop(&e->poll);
 			if (n > 0 || n == -EMSGSIZE)
 				engine_proc_kill(e, "the engine's answer cannot be understood");
 			return;
 		}
 		e->silent_ticks = 0;
+		give_descriptors(e, fds, n_fds);
+		if (e->let_go || e->exited)
+			return;
 		if (p.a.op != ENGINE_PING)
 			e->events.answer(e->arg, &p.a, p.tail);
 		if (e->let_go || e->exited)
@@ -287,37 +309,83 @@ int64_t engine_proc_pid(const struct engine_proc *e)
 
 /* ---- the beginning ---- */
 
-static int spawn(uv_loop_t *loop, struct engine_proc *e, int child_fd)
+/* What gaccd itself was told by its service manager is not for others; its configuration is not either. */
+static bool is_for_engines(const char *variable)
+{
+	static const char *const own[] = { "NOTIFY_SOCKET=", "LISTEN_", "WATCHDOG_", "FDSTORE=", "GACC_" };
+	for (size_t i = 0; i < sizeof(own) / sizeof(*own); i++)
+		if (!strncmp(variable, own[i], strlen(own[i])))
+			return false;
+	return true;
+}
+
+/* For free(); NULL: no memory. */
+static char **environment(void)
+{
+	size_t n = 0, k = 0;
+	while (environ[n])
+		n++;
+	char **env = calloc(n + 2, sizeof(*env));
+	for (size_t i = 0; env && i < n; i++)
+		if (is_for_engines(environ[i]))
+			env[k++] = environ[i];
+	if (env)
+		env[k] = failpoint_environment();
+	return env;
+}
+
+static int spawn(uv_loop_t *loop, struct engine_proc *e, int child_fd, bool on_device)
 {
 	char name[] = "gaccd", flag[] = "--engine";
-	char *args[] = { name, flag, NULL }, *env[] = { failpoint_environment(), NULL };
+	char *args[] = { name, flag, NULL }, *none[] = { failpoint_environment(), NULL };
+	char **all = on_device ? environment() : NULL;
+	if (on_device && !all)
+		return UV_ENOMEM;
 	/* the child's own link, before it executes: right even when the file was replaced by an upgrade */
-	struct spawn_opts o = {
-		.file = "/proc/self/exe", .args = args, .env = env, .fd = child_fd, .exited = on_process_exit, .arg = e
-	};
+	struct spawn_opts o = { .file = "/proc/self/exe",
+				.args = args,
+				.env = all ? all : none,
+				.fd = child_fd,
+				.exited = on_process_exit,
+				.arg = e };
 	if (FAILPOINT_ERROR(gaccd_spawn_before))
 		o.file = ""; /* so that it is the kernel that fails */
 	_Static_assert(ENGINE_CHANNEL_FD == SPAWN_FD, "the channel");
-	return spawn_child(loop, &o, &e->process);
+	const int r = spawn_child(loop, &o, &e->process);
+	free(all);
+	return r;
 }
 
-static bool prepare_start(struct engine_proc *e, const struct engine_start *s)
+static void fill_start(struct engine_command *c, const struct engine_start *s)
 {
-	struct engine_command *c = &e->starting.command;
-	int *fds = calloc((size_t)s->n_fds, sizeof(*fds));
-	if (!fds)
-		return false;
-	memcpy(fds, s->fds, (size_t)s->n_fds * sizeof(*fds));
-	*c = (struct engine_command){ .op = ENGINE_START,
+	*c = (struct engine_command){ .op = s->op,
 				      .job_id = s->job_id,
 				      .epoch = s->epoch,
 				      .generation = s->generation,
 				      .incarnation = s->incarnation,
 				      .log_level = (uint32_t)s->log_level,
 				      .log_format = (uint32_t)s->log_format,
-				      .stall_ns = s->stall_ns };
+				      .stall_ns = s->stall_ns,
+				      .n_device = s->n_device,
+				      .others_are_over = s->others_are_over };
 	snprintf(c->kernels, sizeof(c->kernels), "%s", s->kernels);
 	snprintf(c->coll_address, sizeof(c->coll_address), "%s", s->coll_address ? s->coll_address : "");
+}
+
+bool engine_proc_go_on(struct engine_proc *e, const struct engine_start *s)
+{
+	struct engine_command c;
+	fill_start(&c, s);
+	return engine_proc_send(e, &c, NULL, NULL, 0);
+}
+
+static bool prepare_start(struct engine_proc *e, const struct engine_start *s)
+{
+	int *fds = calloc((size_t)s->n_fds, sizeof(*fds));
+	if (!fds)
+		return false;
+	memcpy(fds, s->fds, (size_t)s->n_fds * sizeof(*fds));
+	fill_start(&e->starting.command, s);
 	e->starting.fds = fds;
 	e->starting.n_fds = s->n_fds;
 	return true;
@@ -361,7 +429,7 @@ enum status engine_proc_start(void *loop, const struct engine_start *s, const st
 		snprintf(why, n_why, "%s", status_info(ST_NO_MEMORY)->text);
 		return ST_NO_MEMORY;
 	}
-	int r = spawn(loop, e, fds[1]);
+	int r = spawn(loop, e, fds[1], s->on_device);
 	close(fds[1]);
 	if (r) {
 		snprintf(why, n_why, "no process: %s", uv_strerror(r));

@@ -23,11 +23,14 @@ struct engine_exit {
 struct engine_events {
 	/* Also the HELLO (op ENGINE_START). tail: the n_tail bytes behind it, for the call. */
 	void (*answer)(void *arg, const struct engine_answer *, const void *tail);
+	/* Before an answer to ENGINE_ALLOCATE, which it came with: they are the callee's. NULL: they are closed. */
+	void (*descriptors)(void *arg, const int *fds, int n);
 	/* The process is dead; the object is freed when this returns. Not called after engine_proc_close. */
 	void (*exited)(void *arg, const struct engine_exit *);
 };
 
 struct engine_start {
+	enum engine_op op; /* ENGINE_START or ENGINE_ALLOCATE */
 	uint64_t job_id, epoch, generation, incarnation;
 	/* the plan, then the segments. The array is borrowed for the call; the descriptors stay open, under these
 	 * numbers, until HELLO, exited or engine_proc_close */
@@ -38,12 +41,18 @@ struct engine_start {
 	/* of several parts; else NULL and 0 */
 	const char *coll_address; /* the others reach the engine there */
 	int64_t stall_ns;
+	/* of a job on a device */
+	bool on_device; /* the engine has this process' environment, which tells where the driver is, and how it works
+			 */
+	uint32_t n_device, others_are_over;
 };
 
 /* ST_IO_ERROR, ST_NO_MEMORY, with why. Not logged: who tries again for the same reason need not say so. `loop` is a
  * uv_loop_t. */
 enum status engine_proc_start(void *loop, const struct engine_start *, const struct engine_events *, void *arg,
 			      struct engine_proc **out, char *why, size_t n_why);
+/* START to an engine that has been told to ALLOCATE and has answered; it brings no descriptors. */
+bool engine_proc_go_on(struct engine_proc *, const struct engine_start *);
 #define ENGINE_PROC_FDS 3 /* that can go with a command: those of a mailbox */
 
 /* Queued when the socket is full. false: the process is going or gone, or there is no memory or no descriptor to queue

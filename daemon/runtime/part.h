@@ -45,6 +45,13 @@ struct part_ports {
 	void (*saved)(void *part, const struct part_saved *);
 };
 
+/* What has become of ENGINE_ALLOCATE; the next tick takes it up. */
+struct part_made {
+	bool is_over;
+	enum status status;
+	char why[200];
+};
+
 /* Segments, in the order of plan_segments. They are mapped only where gaccd reads or writes itself. */
 struct part_memory {
 	struct plan *plan; /* its head; the engine has the whole */
@@ -54,8 +61,11 @@ struct part_memory {
 	struct plan_segment *wanted;
 	bool *other_name; /* [n]: it is kept under stored_other_name */
 	int n;
-	bool device;	 /* a device has used slots: one set more is counted in `bytes` */
-	uint64_t bytes;	 /* of all segments and mailboxes; counted in node->host_bytes */
+	bool device;	/* a device has used slots: one set more is counted in `bytes` */
+	uint64_t bytes; /* of all segments and mailboxes on the host; counted in node->host_bytes */
+	bool making;	/* the engine makes what is on a device */
+	int n_made;	/* of these segments, in their order */
+	struct part_made made;
 	bool allocating; /* the pool works for it */
 	/* the service manager is getting the descriptors; nobody else has them yet */
 	struct fdstore_request *keeping;
@@ -68,6 +78,9 @@ struct part_engine {
 	struct engine_proc *proc; /* NULL: none runs */
 	uint32_t starts;	  /* ever */
 	struct restarts restarts;
+	/* of a job on a device: the processes of all engines before are known to be over; that is waited for */
+	bool others_are_over, awaits;
+	int64_t awaits_since_ns; /* 0: never */
 	/* why the present one has not taken its memory; "": it has, or has not said */
 	char refusal[192];
 };
@@ -213,6 +226,11 @@ enum status part_need(const struct node *, const struct job_spec *, const struct
 /* Adopts or makes the segments, then starts the engine. job_ports.allocate. */
 void part_allocate(struct part *);
 void part_on_tensors_kept(struct part *, enum status);
+/* It is not there yet, or not safe yet. */
+static inline bool part_memory_is_due(const struct part *p)
+{
+	return p->mem.allocating || p->mem.making || p->mem.keeping;
+}
 void part_memory_tick(struct part *, struct now);
 /* The part cannot begin, for this reason; `event` says of what kind it is. */
 void part_fail_beginning(struct part *, const char *event, enum status, const char *why);
@@ -220,6 +238,21 @@ void part_fail_beginning(struct part *, const char *event, enum status, const ch
 void part_let_go(struct part *);
 /* Ends the engine and gives the memory back. */
 void part_release(struct part *);
+
+/* ---- part_device.c: what is on a device ---- */
+/* How many segments; 0: the part has none there. */
+uint32_t part_device_segments(const struct part *);
+/* Its engine has to make them: ENGINE_ALLOCATE comes before START. */
+bool part_device_missing(const struct part *);
+/* engine_events.descriptors of `part` */
+void part_device_take(void *part, const int *fds, int n);
+void part_device_on_answer(struct part *, const struct engine_answer *); /* of ENGINE_ALLOCATE */
+void part_device_on_engine_lost(struct part *);
+/* An engine of an earlier gaccd may still be there: the next one is not started yet. Not for ever, and then START does
+ * not say that the others are over. */
+bool part_device_waits(struct part *, struct now);
+/* Before the process gets the memory: a later gaccd will find it in the status segment. */
+void part_device_note(struct part *, int64_t pid);
 
 /* ---- part_slots.c: slots to which the device of a dead process may still write ---- */
 /* May the session of this rank, by the job's number, have its slots? ST_NO_SLOT: they have been another session's, and

@@ -86,7 +86,9 @@ static void on_answer(void *arg, const struct engine_answer *a, const void *tail
 	if (a->op == ENGINE_ATTACH)
 		FAILPOINT(gaccd_attach_stored);
 	restarts_on_answer(&p->engine.restarts, a);
-	if (a->op == ENGINE_START)
+	if (a->op == ENGINE_ALLOCATE)
+		part_device_on_answer(p, a);
+	else if (a->op == ENGINE_START)
 		on_hello(p, a);
 	else if (a->op == ENGINE_JOIN)
 		job_on_joining(p->job, a, a->n_tail ? tail : NULL, node_now());
@@ -166,6 +168,7 @@ static void on_exited(void *arg, const struct engine_exit *e)
 	char cause[192];
 	describe_exit(p, e, cause, sizeof(cause));
 	p->engine.proc = NULL;
+	part_device_on_engine_lost(p);
 	job_on_engine_down(p->job, now);
 	part_saving_on_engine_lost(p);
 	part_slots_on_engine_lost(p);
@@ -175,23 +178,24 @@ static void on_exited(void *arg, const struct engine_exit *e)
 
 /* ---- its beginning ---- */
 
-static enum status start(struct part *p, char *why, size_t n_why)
+/* fds: room for the plan's and those of all segments. */
+static struct engine_start start_of(struct part *p, int *fds)
 {
-	static const struct engine_events events = { .answer = on_answer, .exited = on_exited };
-	int *fds = calloc((size_t)p->mem.n + 1, sizeof(*fds));
-	if (!fds) {
-		snprintf(why, n_why, "%s", status_info(ST_NO_MEMORY)->text);
-		return ST_NO_MEMORY;
-	}
+	const uint32_t n_device = part_device_segments(p);
+	const int n = p->mem.n - (p->mem.making ? (int)n_device : 0);
 	fds[0] = p->mem.plan_fd;
-	for (int i = 0; i < p->mem.n; i++)
+	for (int i = 0; i < n; i++)
 		fds[i + 1] = p->mem.segment[i].fd;
-	struct engine_start s = { .job_id = p->id,
+	struct engine_start s = { .op = p->mem.making ? ENGINE_ALLOCATE : ENGINE_START,
+				  .on_device = n_device != 0,
+				  .n_device = p->mem.making ? 0 : n_device,
+				  .others_are_over = p->engine.others_are_over,
+				  .job_id = p->id,
 				  .epoch = job_epoch(p->job),
 				  .generation = STORED_GENERATION,
 				  .incarnation = p->node->incarnation,
 				  .fds = fds,
-				  .n_fds = p->mem.n + 1,
+				  .n_fds = n + 1,
 				  .log_level = p->node->conf->log.level,
 				  .log_format = p->node->conf->log.format,
 				  .kernels = strcmp(p->node->conf->engine.kernels, "auto")
@@ -201,9 +205,33 @@ static enum status start(struct part *p, char *why, size_t n_why)
 		s.coll_address = p->node->conf->node.data_address;
 		s.stall_ns = (int64_t)p->node->conf->coll.stall_ms * 1000000;
 	}
+	return s;
+}
+
+static enum status start(struct part *p, char *why, size_t n_why)
+{
+	static const struct engine_events events = { .answer = on_answer,
+						     .descriptors = part_device_take,
+						     .exited = on_exited };
+	int *fds = calloc((size_t)p->mem.n + 1, sizeof(*fds));
+	if (!fds) {
+		snprintf(why, n_why, "%s", status_info(ST_NO_MEMORY)->text);
+		return ST_NO_MEMORY;
+	}
+	const struct engine_start s = start_of(p, fds);
 	enum status st = engine_proc_start(&p->node->loop, &s, &events, p, &p->engine.proc, why, n_why);
 	free(fds);
 	return st;
+}
+
+/* The engine that has made the memory goes on with it. */
+static void go_on(struct part *p)
+{
+	int *fds = calloc((size_t)p->mem.n + 1, sizeof(*fds));
+	const struct engine_start s = fds ? start_of(p, fds) : (struct engine_start){ .op = ENGINE_START };
+	if (!fds || !engine_proc_go_on(p->engine.proc, &s))
+		engine_proc_kill(p->engine.proc, status_info(ST_NO_MEMORY)->text);
+	free(fds);
 }
 
 void part_start_engine(struct part *p)
@@ -211,10 +239,18 @@ void part_start_engine(struct part *p)
 	char why[160];
 	if (job_ended(p->job) || p->node->stopping)
 		return; /* cancelled while its memory was made */
+	if (p->engine.proc) {
+		go_on(p);
+		return;
+	}
+	if (part_device_waits(p, node_now()))
+		return;
 	p->engine.refusal[0] = '\0';
 	p->engine.starts++;
 	if (start(p, why, sizeof(why)))
 		on_failure(p, "EngineNotStarted", why, false, node_now());
+	else
+		part_device_note(p, engine_proc_pid(p->engine.proc));
 }
 
 #define LEAST_TIMEOUT_MS 20000 /* an engine before it may hold the memory for COLL_ABORT_NS */
@@ -254,7 +290,9 @@ void part_engine_tick(struct part *p, struct now now)
 		restarts_excuse(&p->engine.restarts, now);
 	if (restarts_recovered(&p->engine.restarts, now))
 		job_hinder(p->job, "", node_now());
-	if (!p->engine.proc && !p->mem.released && !job_ended(p->job) && restarts_due(&p->engine.restarts, now))
+	if (p->engine.proc || p->mem.keeping || p->mem.released || job_ended(p->job))
+		return;
+	if (p->engine.awaits || restarts_due(&p->engine.restarts, now))
 		part_start_engine(p);
 }
 
@@ -276,5 +314,5 @@ bool part_engine_send(void *part, uint64_t job, const struct engine_command *c, 
 
 bool part_engine_is_over(const struct part *p)
 {
-	return !p->engine.proc && !p->engine.restarts.due_ns;
+	return !p->engine.proc && !p->engine.awaits && !p->engine.restarts.due_ns;
 }

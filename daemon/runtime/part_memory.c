@@ -110,7 +110,7 @@ static enum status head_plan(struct part *p)
 static uint64_t bytes_of(const struct plan_segment *wanted, int n)
 {
 	uint64_t sum = 0;
-	for (int i = 0; i < n; i++)
+	for (int i = 0; i < n && !wanted[i].on_device; i++)
 		sum += wanted[i].bytes + SEGMENT_DATA_OFFSET;
 	return sum;
 }
@@ -127,7 +127,9 @@ static void forget_memory(struct part *p)
 	p->mem.segment = NULL;
 	p->mem.wanted = NULL;
 	p->mem.other_name = NULL;
-	p->mem.device = false;
+	p->mem.device = p->mem.making = false;
+	p->mem.n_made = 0;
+	p->mem.made = (struct part_made){ .is_over = false };
 	p->mem.plan = NULL;
 	p->mem.plan_fd = -1;
 	p->mem.n = 0;
@@ -174,6 +176,7 @@ static int adopt(struct part *p)
 		p->mem.segment[i].fd = adopt_one(p, i);
 		n += p->mem.segment[i].fd >= 0;
 	}
+	p->mem.n_made = n == p->mem.n ? (int)part_device_segments(p) : 0;
 	part_slots_adopted(p);
 	return n;
 }
@@ -222,7 +225,7 @@ static bool allocated(const struct allocation *a)
 static enum status name_owner(struct allocation *a)
 {
 	enum status st = ST_OK;
-	for (int i = 0; i < a->p->mem.n && !st; i++)
+	for (int i = 0; i < a->portions.n && !st; i++)
 		st = segment_set_owner(&a->p->mem.segment[i], a->p->uuid, a->why, sizeof(a->why));
 	return st;
 }
@@ -250,7 +253,8 @@ static void on_kept(void *arg, enum status st)
 		log_job(p->id, LOG_WARN, "NotStored",
 			"the service manager does not keep this job's memory: it will not survive gaccd");
 	p->mem.kept = true;
-	part_start_engine(p);
+	if (!p->engine.restarts.due_ns) /* the one that has made a device's memory may have died meanwhile */
+		part_start_engine(p);
 }
 
 static void store_then_start(struct part *p)
@@ -304,9 +308,23 @@ static void finish_allocation(struct allocation *a)
 		fail_allocation(p, a->status, why);
 	else if (a->adopted)
 		p->mem.allocating = false, part_start_engine(p);
+	else if (part_device_missing(p))
+		p->mem.allocating = false, p->mem.making = true, part_start_engine(p);
 	else
 		store_then_start(p);
 	free(a);
+}
+
+/* The engine has made what is on a device, or has said why it cannot. */
+static void take_made(struct part *p)
+{
+	const struct part_made made = p->mem.made;
+	p->mem.making = false;
+	p->mem.made = (struct part_made){ .is_over = false };
+	if (made.status)
+		fail_allocation(p, made.status, made.why);
+	else
+		store_then_start(p);
 }
 
 static void put_allocation(struct allocation *a);
@@ -348,7 +366,7 @@ static void allocate(struct part *p, bool adopted)
 	a->adopted = adopted;
 	a->portions = (struct portions){ .wanted = p->mem.wanted,
 					 .segment = p->mem.segment,
-					 .n = p->mem.n,
+					 .n = plan_host_segments(p->mem.plan),
 					 .job_id = p->id,
 					 .generation = STORED_GENERATION,
 					 .fingerprint = p->mem.plan->fingerprint };
@@ -359,6 +377,8 @@ static void allocate(struct part *p, bool adopted)
 void part_memory_tick(struct part *p, struct now now)
 {
 	keeping_tick(p, now);
+	if (p->mem.made.is_over && !job_ended(p->job))
+		take_made(p);
 	if (!p->mem.plan_due)
 		return;
 	p->mem.plan_due = false;

@@ -99,6 +99,8 @@ void part_save_bytes(const struct part *p, uint64_t *out_state, uint64_t *out_ca
 	*out_state = *out_carry = 0;
 	for (int i = 0; p->mem.wanted && i < p->mem.n; i++) {
 		uint32_t role = p->mem.wanted[i].role;
+		if (role == SEG_PARAMS && p->spec->device != DEVICE_HOST && !p->mem.wanted[i].on_device)
+			continue; /* a copy for trainers */
 		bool state = role == SEG_PARAMS
 				     ? saves_model
 				     : saves_state && (role == SEG_MASTER || role == SEG_STATE0 || role == SEG_STATE1);

@@ -32,6 +32,8 @@ SAME(ORDER_ARRIVAL, ORDERING__ORDERING_ARRIVAL);
 SAME(SHARDING_NONE, SHARDING__SHARDING_NONE);
 SAME(SHARDING_FULL, SHARDING__SHARDING_FULL);
 SAME(SHARDING_HYBRID, SHARDING__SHARDING_HYBRID);
+SAME(DEVICE_HOST, DEVICE__DEVICE_HOST);
+SAME(DEVICE_CUDA, DEVICE__DEVICE_CUDA);
 SAME(LAUNCH_EXTERNAL, LAUNCH_MODE__LAUNCH_MODE_EXTERNAL);
 SAME(LAUNCH_CLIENT, LAUNCH_MODE__LAUNCH_MODE_CLIENT);
 SAME(LAUNCH_DAEMON, LAUNCH_MODE__LAUNCH_MODE_DAEMON);
@@ -185,6 +187,7 @@ static void copy_scalars(const Gacc__V1__JobSpec *pb, struct job_spec *s)
 	s->grad_of = (enum grad_of)pb->grad_of;
 	s->uneven = (enum uneven)pb->uneven;
 	s->accumulate = (enum accumulate)pb->accumulate;
+	s->device = (enum spec_device)pb->device;
 	s->accumulate_dtype = (enum dtype)pb->accumulate_dtype;
 	s->gradient_dtype = (enum dtype)pb->gradient_dtype;
 	s->master_f32 = pb->master != GACC__V1__MASTER__MASTER_NONE;

@@ -122,6 +122,21 @@ def shared_memory():
         return {entry.name for entry in entries if "gacc" in entry.name and not entry.is_dir(follow_symlinks=False)}
 
 
+DEVICE = os.environ.get("TEST_DEVICE")  # "cuda": jobs that can be on a GPU are on that of the rig, where a test does not say
+
+
+def rig_environment(name, **more):
+    """Of a gaccd whose engines see a GPU that is none: the fake driver, and the product's kernels on the simulator. `name`: of the machine, which
+    outlives processes."""
+    return {"LD_LIBRARY_PATH": str(build_dir() / "lib/fake_cuda"), "FAKE_CUDA_MACHINE": name,
+            "FAKE_CUDA_KERNELS": str(build_dir() / "lib/gacc_cuda_host.so"), **{f"FAKE_CUDA_{k.upper()}": str(v) for k, v in more.items()}}
+
+
+def can_be_on_a_device(spec):
+    return (spec.get("parts", 1) == 1 and not spec.get("nodes") and spec.get("accumulate", "sum") == "sum" and spec.get("accumulate_dtype", 1) in (0, 1, "f32") and
+            (spec.get("optimizer") or {}).get("type", "client") != "client" and "device" not in spec)
+
+
 class Daemon:
     """A gaccd in a folder of its own. At the end of the `with`, it is stopped and must have left nothing: no process, no socket,
     nothing in /dev/shm, no WARN, ERROR or sanitizer report in the log but those that `allow` names (regular
@@ -135,7 +150,7 @@ class Daemon:
         self.dir = pathlib.Path(tempfile.mkdtemp(prefix="gacc-"))
         self.supervise, self.allow, self.systemd_ms = supervise or bool(systemd_ms), list(allow), systemd_ms
         self.conf = {"engine.threads": 2, **(conf or {})}
-        self.env, self.start_on_enter = dict(env or {}), start
+        self.env, self.start_on_enter = {**(rig_environment(self.dir.name) if DEVICE else {}), **(env or {})}, start
         self.program = program or build_dir() / "bin/gaccd"
         self.nofile = ["prlimit", f"--nofile={nofile[0]}:{nofile[1]}"] if nofile else []
         self.socket = self.dir / "g.sock"
@@ -356,6 +371,8 @@ class Daemon:
 
     def submit(self, spec, request_id=None):
         """Id of a new job; spec as a dict, enum values short ("adamw")."""
+        if DEVICE and can_be_on_a_device(spec):
+            spec = {**spec, "device": DEVICE}
         request = self.client.types.SubmitRequest(spec=self.client.types.spec(**{"name": "test", **spec}), request_id=request_id or os.urandom(16))
         return self.client.jobs.Submit(request).job.id
 

@@ -278,11 +278,11 @@ def test_the_reduced_gradient_stays_until_all_have_read_it(node):
 BIG = [("layer.weight", [300, 301]), ("layer.bias", [301]), ("half", [257, 129], "bf16"), ("head", [10, 301], "f16")]
 
 
-def bits(daemon, inline=(), shuffle=None, ordering="canonical", optimizer="adamw"):
+def bits(daemon, inline=(), shuffle=None, ordering="canonical", optimizer="adamw", **more):
     """Three windows, one of them short, with a norm that clips: every number that leaves the daemon."""
     spec = job(3, 4, clip_norm=0.01, ordering=ordering, nonfinite="reject_micro",
                optimizer={"type": "adamw", "lr": 0.01, "beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "weight_decay": 0.1}
-               if optimizer == "adamw" else {"type": "sgd", "lr": 0.1, "momentum": 0.9})
+               if optimizer == "adamw" else {"type": "sgd", "lr": 0.1, "momentum": 0.9}, **more)
     params = {t[0]: draw(i, t[1]).astype(np.float32) for i, t in enumerate(BIG)}
     out = []
     with Team(daemon, spec, BIG, params, inline) as team:
@@ -335,7 +335,7 @@ def test_the_same_bits_on_every_kernel_path(expected_bits, kernels, threads):
         pytest.skip(f"this CPU has no {kernels}")
     with Daemon(conf={**MANY, "engine.kernels": kernels, "engine.threads": threads}) as d:
         assert d.client.node.GetNode().kernels == kernels
-        assert bits(d) == expected_bits
+        assert bits(d, device="host") == expected_bits
         assert f"{kernels} kernels, {threads} threads" in d.events("EngineStarted")[0]
 
 

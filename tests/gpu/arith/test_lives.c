@@ -252,6 +252,7 @@ static void open_host(const struct rig_config *c)
 		OK(memory_take(&t.mem, dup(t.rig.segment[i].fd), RIG_GENERATION, why, sizeof(why)));
 	OK(workers_new(&t.workers, 1));
 	OK(arith_host_open(&t.host, &t.mem, "", t.workers));
+	twin_plan(&t.rig);
 }
 
 START_TEST(parameters_are_those_of_one_life)

@@ -92,6 +92,7 @@ START_TEST(memory_that_is_not_there_is_refused_with_the_numbers)
 	twin_environment(0);
 	setenv("FAKE_CUDA_MEMORY", "8388608", 1);
 	rig_open(&rig, &c);
+	twin_plan(&rig);
 	twin_device(&d);
 	ck_assert_int_eq(cuda_memory_make(&m, &d, rig.plan, RIG_GENERATION, why, sizeof(why)), ST_NO_MEMORY);
 	ck_assert_msg(strstr(why, "needs 18.0 MiB") && strstr(why, "whose 8.0 MiB 8.0 are free"), "%s", why);
@@ -121,6 +122,7 @@ START_TEST(a_call_that_fails_leaves_nothing_behind)
 	snprintf(fail, sizeof(fail), "%s:3:999", calls[_i]);
 	setenv("FAKE_CUDA_FAIL", fail, 1);
 	rig_open(&rig, &c);
+	twin_plan(&rig);
 	twin_device(&d);
 	OK(d.cu.cuMemGetInfo(&before, &total));
 	ck_assert_int_eq(cuda_memory_make(&m, &d, rig.plan, RIG_GENERATION, why, sizeof(why)), ST_IO_ERROR);

@@ -66,6 +66,7 @@ START_TEST(memory_goes_from_one_life_to_the_next)
 		return;
 	twin_environment(0);
 	rig_open(&rig, &c);
+	twin_plan(&rig);
 	ck_assert(p->takes(rig.plan, why, sizeof(why)));
 	OK(p->open(&first, &plain, why, sizeof(why)));
 	OK(p->allocate(first, rig.plan, RIG_GENERATION, &fds, &n, why, sizeof(why)));

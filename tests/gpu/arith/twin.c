@@ -23,6 +23,11 @@ void twin_environment(uint64_t seed)
 	setenv("FAKE_CUDA_WEAK", seed ? "1" : "0", 1);
 }
 
+void twin_plan(struct rig *r)
+{
+	r->plan->device = PLAN_CUDA;
+}
+
 void twin_device(struct cuda_device *out)
 {
 	char why[200] = "";
@@ -46,6 +51,7 @@ void twin_open(struct twin *t, const struct rig_config *c)
 	memset(t, 0, sizeof(*t));
 	rig_open(&t->rig, c);
 	open_host(t);
+	twin_plan(&t->rig);
 	twin_device(&t->device);
 	ck_assert_msg(cuda_memory_make(&t->memory, &t->device, t->rig.plan, RIG_GENERATION, why, sizeof(why)) == ST_OK,
 		      "%s", why);

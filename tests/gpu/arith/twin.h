@@ -24,6 +24,8 @@ extern const char twin_image[]; /* the fake does not look at it */
 
 /* A machine of this test's own, with the product's kernels. seed: of the simulator's order; 0: ascending. */
 void twin_environment(uint64_t seed);
+/* What a device does with the plan: the rig has made it for the host, where it has its memory. */
+void twin_plan(struct rig *);
 /* The device, without a job. */
 void twin_device(struct cuda_device *);
 void twin_open(struct twin *, const struct rig_config *);

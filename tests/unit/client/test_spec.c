@@ -61,6 +61,7 @@ START_TEST(a_whole_file)
 		      "  nodes: 'a:2,b:1'\n"
 		      "  sharding: full\n"
 		      "  accumulate: none\n"
+		      "  device: cuda\n"
 		      "  shard_threshold: 7\n"
 		      "  shard_size: 3\n"
 		      "  timeouts: { stall_warn: 1500ms, stall_abort: 1h, abandoned: 2h }\n"
@@ -151,6 +152,7 @@ START_TEST(a_whole_file)
 	ck_assert_uint_eq(m->shard_threshold, 7);
 	ck_assert_uint_eq(m->shard_size, 3);
 	ck_assert_int_eq(m->accumulate, GACC__V1__ACCUMULATE__ACCUMULATE_NONE);
+	ck_assert_int_eq(m->device, GACC__V1__DEVICE__DEVICE_CUDA);
 	ck_assert_str_eq(m->log_dir, "/var/log/gacc/%j-%x");
 	ck_assert_uint_eq(m->n_tensors, 2);
 	ck_assert_int_eq(m->tensors[0]->dtype, GACC__V1__DATA_TYPE__DATA_TYPE_F32);
@@ -168,7 +170,7 @@ static const char *const values_to_come[] = { "OPTIMIZER_TYPE_LAMB" };
 START_TEST(every_field_of_the_message_was_in_that_file)
 {
 	/* The file above names every field of JobSpec: one that the proto gains must get a key here and there. */
-	ck_assert_uint_eq(gacc__v1__job_spec__descriptor.n_fields, 43);
+	ck_assert_uint_eq(gacc__v1__job_spec__descriptor.n_fields, 44);
 	ck_assert_uint_eq(gacc__v1__checkpoint_policy__descriptor.n_fields, 4);
 	ck_assert_uint_eq(gacc__v1__dynamic_loss_scale__descriptor.n_fields, 7);
 	ck_assert_uint_eq(gacc__v1__outlier_skip__descriptor.n_fields, 3);
@@ -243,6 +245,7 @@ static const struct {
 	{ "uneven: %s", &gacc__v1__uneven__descriptor, "UNEVEN_", OF(uneven), 0 },
 	{ "accumulate_dtype: %s", &gacc__v1__data_type__descriptor, "DATA_TYPE_", OF(accumulate_dtype), 0 },
 	{ "gradient_dtype: %s", &gacc__v1__data_type__descriptor, "DATA_TYPE_", OF(gradient_dtype), 0 },
+	{ "device: %s", &gacc__v1__device__descriptor, "DEVICE_", OF(device), 0 },
 	{ "master: %s", &gacc__v1__master__descriptor, "MASTER_", OF(master), 0 },
 	{ "nonfinite: %s", &gacc__v1__non_finite__descriptor, "NON_FINITE_", OF(nonfinite), 0 },
 	{ "ordering: %s", &gacc__v1__ordering__descriptor, "ORDERING_", OF(ordering), 0 },

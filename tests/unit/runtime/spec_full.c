@@ -51,6 +51,7 @@ static void fill_numbers(void)
 	full.abandoned_ms = 90000;
 	full.parts = 1;
 	full.accumulate = GACC__V1__ACCUMULATE__ACCUMULATE_SUM;
+	full.device = GACC__V1__DEVICE__DEVICE_HOST;
 	full.sharding = GACC__V1__SHARDING__SHARDING_NONE;
 }
 

@@ -15,7 +15,8 @@
 
 /* ---- an engine that answers as it is told ---- */
 
-/* Answers each command with its op; bytes of answer and tail, and what n_tail says of it, are in the command. */
+/* Answers each command with its op; bytes of answer and tail, what n_tail says of it, how many descriptors come with it
+ * (slot) and its status (micro) are in the command. */
 static int fake_engine(void)
 {
 	static struct {
@@ -32,8 +33,13 @@ static int fake_engine(void)
 		}
 		if (n <= 0 || c.op == ENGINE_STOP)
 			return 0;
-		p.a = (struct engine_answer){ .op = c.op, .id = c.id, .n_tail = (uint32_t)c.bytes };
-		packet_send(ENGINE_CHANNEL_FD, &p, (uint32_t)(sizeof(p.a) + c.offset), NULL, 0, NULL, 0);
+		int out[ENGINE_MAX_FDS];
+		for (uint32_t i = 0; i < c.slot; i++)
+			out[i] = STDERR_FILENO;
+		p.a = (struct engine_answer){
+			.op = c.op, .id = c.id, .status = c.micro, .n_tail = (uint32_t)c.bytes, .n_device = c.slot
+		};
+		packet_send(ENGINE_CHANNEL_FD, &p, (uint32_t)(sizeof(p.a) + c.offset), NULL, 0, out, (int)c.slot);
 	}
 }
 
@@ -42,7 +48,7 @@ static int fake_engine(void)
 static uv_loop_t loop;
 static struct engine_proc *proc;
 static struct {
-	unsigned answers, exits;
+	unsigned answers, exits, descriptors;
 	struct engine_answer last;
 	unsigned char tail[ENGINE_MAX_TAIL];
 	char why[160];
@@ -55,6 +61,13 @@ static void on_answer(void *arg, const struct engine_answer *a, const void *tail
 	memcpy(heard.tail, tail, a->n_tail);
 }
 
+static void on_descriptors(void *arg, const int *fds, int n)
+{
+	for (int i = 0; i < n; i++)
+		ck_assert_int_eq(close(fds[i]), 0);
+	heard.descriptors += (unsigned)n;
+}
+
 static void on_exited(void *arg, const struct engine_exit *e)
 {
 	heard.exits++;
@@ -64,10 +77,12 @@ static void on_exited(void *arg, const struct engine_exit *e)
 
 static void setup(void)
 {
-	static const struct engine_events events = { on_answer, on_exited };
+	static const struct engine_events events = { .answer = on_answer,
+						     .descriptors = on_descriptors,
+						     .exited = on_exited };
 	char why[200];
 	int fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
-	const struct engine_start s = { .job_id = 7, .fds = &fd, .n_fds = 1, .kernels = "" };
+	const struct engine_start s = { .op = ENGINE_START, .job_id = 7, .fds = &fd, .n_fds = 1, .kernels = "" };
 	memset(&heard, 0, sizeof(heard));
 	uv_loop_init(&loop);
 	ck_assert_msg(!engine_proc_start(&loop, &s, &events, NULL, &proc, why, sizeof(why)), "%s", why);
@@ -135,6 +150,46 @@ START_TEST(nonsense_is_the_end_of_the_engine)
 }
 END_TEST
 
+/* Open descriptors of this process. */
+static int n_open(void)
+{
+	int n = 0;
+	for (int fd = 0; fd < 256; fd++)
+		n += fcntl(fd, F_GETFD) >= 0;
+	return n;
+}
+
+static void ask_for(enum engine_op op, uint32_t n, enum status st)
+{
+	const struct engine_command c = { .op = op, .slot = n, .micro = st };
+	unsigned before = heard.answers;
+	ck_assert(engine_proc_send(proc, &c, NULL, NULL, 0));
+	while (heard.answers == before && !heard.exits)
+		uv_run(&loop, UV_RUN_ONCE);
+}
+
+START_TEST(memory_comes_with_the_answer)
+{
+	const int before = n_open();
+	ask_for(ENGINE_ALLOCATE, 1, ST_OK);
+	ask_for(ENGINE_ALLOCATE, ENGINE_MAX_FDS, ST_OK);
+	ask_for(ENGINE_ALLOCATE, 0, ST_NO_MEMORY);
+	ck_assert(!heard.exits && heard.descriptors == 1 + ENGINE_MAX_FDS);
+	ck_assert_int_eq(n_open(), before);
+}
+END_TEST
+
+/* With another answer, with one that is an error. */
+START_TEST(memory_that_nobody_has_asked_for)
+{
+	const int before = n_open();
+	ask_for(_i ? ENGINE_ALLOCATE : ENGINE_GO, 3, _i ? ST_NO_MEMORY : ST_OK);
+	ck_assert_uint_eq(heard.exits, 1);
+	ck_assert_uint_eq(heard.descriptors, 0);
+	ck_assert_int_lt(n_open(), before); /* the engine's socket is closed, and nothing is left */
+}
+END_TEST
+
 int main(int argc, char **argv)
 {
 	if (argc == 2 && !strcmp(argv[1], "--engine"))
@@ -144,6 +199,8 @@ int main(int argc, char **argv)
 	tcase_add_checked_fixture(t, setup, teardown);
 	tcase_add_test(t, an_address_comes_behind_the_answer);
 	tcase_add_loop_test(t, nonsense_is_the_end_of_the_engine, 0, sizeof(nonsense) / sizeof(*nonsense));
+	tcase_add_test(t, memory_comes_with_the_answer);
+	tcase_add_loop_test(t, memory_that_nobody_has_asked_for, 0, 2);
 	suite_add_tcase(s, t);
 	return suite_run(s);
 }

@@ -108,8 +108,8 @@ static char *describe(const struct job_spec *s)
 			 d->growth_factor, d->backoff_factor, d->growth_interval, d->hysteresis, d->min, d->max,
 			 s->outlier_skip.factor, s->outlier_skip.decay, s->outlier_skip.warmup_steps);
 	n += snprintf(at + n, 4096 - (size_t)n,
-		      "%d %d %u %llu %d %u %lld %lld %lld|%d %u %llu %d %d %u %lld|%llu %u %d %d %d %llu",
-		      s->accumulate, s->sharding, s->shard_size, (unsigned long long)s->seed, s->ordering,
+		      "%d %d %d %u %llu %d %u %lld %lld %lld|%d %u %llu %d %d %u %lld|%llu %u %d %d %d %llu",
+		      s->accumulate, s->device, s->sharding, s->shard_size, (unsigned long long)s->seed, s->ordering,
 		      s->slots_per_rank, (long long)s->stall_warn_ns, (long long)s->stall_abort_ns,
 		      (long long)s->abandoned_ns, s->launch_mode, s->launch.n_command,
 		      (unsigned long long)s->launch.bytes, s->launch.dirs_absolute, s->launch.names_ok,

@@ -93,6 +93,7 @@ START_TEST(numbers_that_no_enum_has)
 		   { (int *)&full.grad_of, "grad_of" },
 		   { (int *)&full.uneven, "uneven" },
 		   { (int *)&full.accumulate, "accumulate" },
+		   { (int *)&full.device, "device" },
 		   { (int *)&full.accumulate_dtype, "accumulate_dtype" },
 		   { (int *)&full.gradient_dtype, "gradient_dtype" },
 		   { (int *)&full.master, "master" },
@@ -125,6 +126,23 @@ START_TEST(sums_that_stay_in_their_slot)
 	IN_SLOT;
 	taken();
 #undef IN_SLOT
+}
+END_TEST
+
+START_TEST(jobs_that_no_gpu_takes)
+{
+	char none[] = "";
+	full.device = GACC__V1__DEVICE__DEVICE_CUDA;
+	taken();
+#define ON_GPU full.device = GACC__V1__DEVICE__DEVICE_CUDA
+	REFUSED((ON_GPU, full.parts = 2, full.ranks = 2), "device", "device: cuda with 2 parts");
+	REFUSED((ON_GPU, full.accumulate_dtype = GACC__V1__DATA_TYPE__DATA_TYPE_F64), "device", "sum in f32");
+	REFUSED((ON_GPU, full.accumulate = 2, full.ranks = full.micro_size = 1, full.max_micro_size = 0), "device",
+		"accumulate: none");
+	REFUSED((ON_GPU, checkpoint.every_steps = 0, checkpoint.at_end = 0, full.restore_from = none,
+		 optimizer.type = GACC__V1__OPTIMIZER_TYPE__OPTIMIZER_TYPE_CLIENT),
+		"device", "optimizer client");
+#undef ON_GPU
 }
 END_TEST
 
@@ -197,6 +215,7 @@ Suite *refused_suite(void)
 	tcase_add_test(t, paths);
 	tcase_add_test(t, numbers_that_no_enum_has);
 	tcase_add_test(t, sums_that_stay_in_their_slot);
+	tcase_add_test(t, jobs_that_no_gpu_takes);
 	tcase_add_test(t, ranges);
 	tcase_add_test(t, times_do_not_run_over);
 	return s;
