@@ -2,10 +2,12 @@
 /* Interposes the system calls through which gRPC reads and writes its connections: inspects what each client sends,
  * counts it for its user, and closes connections that exceed the limits. gRPC's threads. */
 #include "rpc/guard_impl.h"
+#include "rpc/connect_rate.h"
 #include "base/clock.h"
 #include "base/log.h"
 
 #include <errno.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -52,6 +54,8 @@ static struct {
 	_Atomic(struct rpc_guard *) guard; /* NULL: there is none */
 	int port;
 	bool plain;
+	struct connect_rate rate; /* with TLS; under the guard's lock, like `fast` */
+	struct said fast;
 } tcp;
 
 static int64_t now_ns(void)
@@ -367,6 +371,34 @@ static bool is_ours(int listener)
 	return at.ss_family == AF_INET6 && ntohs(((struct sockaddr_in6 *)&at)->sin6_port) == tcp.port;
 }
 
+static void log_too_fast(const struct sockaddr_storage *from, unsigned unsaid)
+{
+	char host[NI_MAXHOST];
+	if (getnameinfo((const struct sockaddr *)from, sizeof(*from), host, sizeof(host), NULL, 0, NI_NUMERICHOST))
+		snprintf(host, sizeof(host), "an unknown address");
+	log_warn("a connection from %s is closed: more than %d at once, or than %d a second, from one address (%u more "
+		 "since this was said last)",
+		 !strncmp(host, "::ffff:", 7) ? host + 7 : host, CONNECT_AT_ONCE, CONNECT_PER_S, unsaid);
+}
+
+/* Before gRPC does anything for it. */
+static bool is_too_fast(struct rpc_guard *guard, int fd)
+{
+	struct sockaddr_storage from = { .ss_family = AF_UNSPEC };
+	socklen_t n = sizeof(from);
+	unsigned unsaid;
+	const int64_t now = now_ns();
+	if (tcp.plain || getpeername(fd, (struct sockaddr *)&from, &n))
+		return false;
+	pthread_mutex_lock(&guard->lock);
+	const bool is = !connect_rate_take(&tcp.rate, (struct sockaddr *)&from, now);
+	const bool say = is && guard_may_say(&tcp.fast, now, &unsaid);
+	pthread_mutex_unlock(&guard->lock);
+	if (say)
+		log_too_fast(&from, unsaid);
+	return is;
+}
+
 /* gRPC's listener retries after EINTR and EAGAIN, and stops for good after any other error. */
 EXPORTED int accept4(int listener, __SOCKADDR_ARG addr, socklen_t *restrict n, int flags)
 {
@@ -378,7 +410,7 @@ EXPORTED int accept4(int listener, __SOCKADDR_ARG addr, socklen_t *restrict n, i
 		errno = errno == EINTR ? EINTR : EAGAIN;
 		return -1;
 	}
-	if (watch(guard, fd, 0, tcp.plain) == ST_OK)
+	if (!is_too_fast(guard, fd) && watch(guard, fd, 0, tcp.plain) == ST_OK)
 		return fd;
 	syscall(SYS_close, fd);
 	errno = EINTR;

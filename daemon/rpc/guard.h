@@ -31,7 +31,8 @@ struct rpc_guards {
  * (too many connections of this user were closed just now; the client was told), NO_MEMORY. Loop thread. */
 enum status rpc_guard_watch(struct rpc_guards *all, int fd, uid_t uid, pid_t pid);
 /* The same for connections that gRPC itself accepts at this TCP port: together they count as one user, which may have
- * 1024. With TLS (plain = false) only their number is limited. One port in a process. This also keeps gRPC's listener
+ * 1024. With TLS (plain = false) only their number is limited, and how fast an address opens new ones
+ * (rpc/connect_rate.h). One port in a process. This also keeps gRPC's listener
  * alive when the process has run out of descriptors; without it gRPC would never accept again. Before the start.
  * NO_MEMORY. */
 enum status rpc_guard_listen(struct rpc_guards *all, int port, bool plain);

@@ -47,6 +47,8 @@ static void set_defaults(struct rpc_config *config)
 		config->relay_min_uid = 1000;
 	if (config->keepalive_ms == 0)
 		config->keepalive_ms = 10000;
+	if (config->handshake_ms == 0)
+		config->handshake_ms = 20000;
 }
 
 enum status rpc_server_new(const struct rpc_config *config, struct rpc_server **out_server)

@@ -121,6 +121,7 @@ struct rpc_config {
 	bool relays;	     /* RPC_RELAY rows are only passed on: UNAVAILABLE without rpc_server_set_relay */
 	uid_t relay_min_uid; /* calls that a node relays for lower ones are refused. 0 = 1000 */
 	int keepalive_ms;    /* ping period and how long to wait for its answer, each. 0 = 10 s */
+	int handshake_ms;    /* until a connection over TCP must be able to carry calls, TLS included. 0 = 20 s */
 };
 
 /* Server in state "adding rows". UNAVAILABLE, NO_MEMORY. */

@@ -47,6 +47,7 @@ static grpc_server *make_grpc(const struct rpc_config *config, grpc_resource_quo
 		int_arg(GRPC_ARG_KEEPALIVE_TIME_MS, config->keepalive_ms),
 		int_arg(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, config->keepalive_ms),
 		int_arg(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1),
+		int_arg(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, config->handshake_ms),
 		int_arg(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0),
 		int_arg(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, MIN_PING_MS),
 		int_arg(GRPC_ARG_HTTP2_BDP_PROBE, 0),

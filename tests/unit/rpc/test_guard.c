@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Connections that are watched, with the sockets' other ends here. */
 #include "rpc/guard.h"
+#include "rpc/connect_rate.h"
 #include "rpc/frames.h"
 #include "support/suite.h"
 
@@ -302,6 +303,40 @@ START_TEST(callers_over_tcp)
 }
 END_TEST
 
+/* From this address of loopback; false: closed before gRPC sees it. */
+static bool comes_in(int listener, int port, uint32_t host)
+{
+	struct sockaddr_in from = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(host) }, at = {
+		.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK), .sin_port = htons((uint16_t)port)
+	};
+	int caller = socket(AF_INET, SOCK_STREAM, 0);
+	ck_assert_int_eq(bind(caller, (struct sockaddr *)&from, sizeof(from)), 0);
+	ck_assert_int_eq(connect(caller, (struct sockaddr *)&at, sizeof(at)), 0);
+	int fd = accept4(listener, NULL, NULL, SOCK_NONBLOCK);
+	if (fd < 0)
+		ck_assert_int_eq(errno, EINTR); /* so that gRPC goes on to the next */
+	else
+		close(fd);
+	close(caller);
+	return fd >= 0;
+}
+
+START_TEST(connections_that_come_too_fast)
+{
+	int port, listener = listen_tcp(&port), n = 0;
+	ck_assert_int_eq(rpc_guard_listen(&guards, port, false), ST_OK);
+	while (n < 3 * CONNECT_AT_ONCE && comes_in(listener, port, INADDR_LOOPBACK))
+		n++;
+	ck_assert(n >= CONNECT_AT_ONCE && n < 2 * CONNECT_AT_ONCE);
+	ck_assert(comes_in(listener, port, INADDR_LOOPBACK + 1));
+	/* with the token, on loopback, a connection costs little */
+	ck_assert_int_eq(rpc_guard_listen(&guards, port, true), ST_OK);
+	for (int i = 0; i < 2 * CONNECT_AT_ONCE; i++)
+		ck_assert(comes_in(listener, port, INADDR_LOOPBACK));
+	close(listener);
+}
+END_TEST
+
 /* gRPC would never accept again. */
 START_TEST(no_descriptor_left)
 {
@@ -403,6 +438,7 @@ int main(void)
 	tcase_add_test(c, a_user_comes_back_again_and_again);
 	tcase_add_test(c, one_gives_way_to_others);
 	tcase_add_test(c, callers_over_tcp);
+	tcase_add_test(c, connections_that_come_too_fast);
 	tcase_add_test(c, no_descriptor_left);
 	tcase_add_test(c, others_of_the_same_user);
 	tcase_add_test(c, a_connection_earns_from_nothing);

@@ -14,6 +14,7 @@
 #include <string.h>
 #include <strings.h>
 #include <unistd.h>
+#include <openssl/ssl.h>
 
 /* ---- names ---- */
 
@@ -125,6 +126,25 @@ START_TEST(only_a_coordinator_is_an_upstream)
 		n_stopped = 0;
 		upstream = NULL;
 	}
+}
+END_TEST
+
+/* More certificates than a chain has are not even read, and no signature in a handshake is looked at but the one that
+ * shows that the other side has its key: the thread that does it serves all. */
+START_TEST(a_long_chain)
+{
+	SSL_CTX *made = SSL_CTX_new(TLS_method());
+	ck_assert_int_eq(SSL_CTX_get_verify_depth(made), 0);
+	SSL_CTX_free(made);
+	certify_between("middle");
+	for (int i = 0; i < 40; i++)
+		join_chain("boss", "middle");
+	refused_as("boss", ST_UNAVAILABLE, ""); /* else: PERMISSION_DENIED */
+	for (int i = 0; i < 8; i++)
+		join_chain("a", "middle");
+	dial_as("a", NULL);
+	at_hub.echo = true;
+	connected(true);
 }
 END_TEST
 
@@ -433,6 +453,7 @@ int main(void)
 	tcase_set_timeout(tls, 60);
 	tcase_add_test(tls, a_node_links);
 	tcase_add_test(tls, others_do_not_link);
+	tcase_add_test(tls, a_long_chain);
 	tcase_add_test(tls, over_another_authority);
 	tcase_add_test(tls, the_upstream_has_the_right_name);
 	tcase_add_test(tls, calls_of_users);

@@ -7,11 +7,14 @@
 #include "rpc_calls.h"
 #include "support/suite.h"
 
+#include <netinet/in.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 #include <grpc/status.h>
 
@@ -186,6 +189,22 @@ START_TEST(tcp_needs_the_token)
 		rpc_channel_close(tcp);
 	}
 	ck_assert_int_eq(flush(8, 10 * SECONDS, &count), ST_OK);
+}
+END_TEST
+
+/* Who connects and says nothing would keep one of the connections that there are. */
+START_TEST(a_connection_says_something_soon)
+{
+	static char secret[] = "s3cret";
+	struct rpc_tcp_identity identity = { .token_ok = token_is_right, .context = secret };
+	struct sockaddr_in at = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	struct pollfd silent = { .fd = socket(AF_INET, SOCK_STREAM, 0), .events = POLLRDHUP };
+	tear_down();
+	start_with((struct fixture_options){ .tcp = &identity, .config = { .handshake_ms = 300 } });
+	at.sin_port = htons((uint16_t)server->tcp_port);
+	ck_assert_int_eq(connect(silent.fd, (struct sockaddr *)&at, sizeof(at)), 0);
+	ck_assert_int_eq(poll(&silent, 1, 10000), 1);
+	close(silent.fd);
 }
 END_TEST
 
@@ -460,6 +479,7 @@ int main(void)
 	tcase_add_test(tc, stop_does_not_wait_for_ever);
 	tcase_add_test(tc, restart);
 	tcase_add_test(tc, tcp_needs_the_token);
+	tcase_add_test(tc, a_connection_says_something_soon);
 	tcase_add_test(tc, unauthenticated_clients_have_few_calls);
 	tcase_add_test(tc, mutual_tls);
 	tcase_add_test(tc, health);
