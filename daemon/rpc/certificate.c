@@ -206,8 +206,23 @@ static X509_STORE *authorities(const char *ca)
 	return store;
 }
 
-static bool verify(X509 *certificate, STACK_OF(X509) * between, const char *ca, enum rpc_certificate_use use, char *why,
-		   size_t n_why)
+/* Whether an authority has signed it, whatever its date, purpose and strength. The name of an authority alone would
+ * show nothing: strangers can write it, and OpenSSL looks at purpose and strength before the signatures. */
+static bool is_signed(X509 *certificate, STACK_OF(X509) * between, X509_STORE *store)
+{
+	X509_STORE_CTX *asked = X509_STORE_CTX_new();
+	bool is = false;
+	if (asked && X509_STORE_CTX_init(asked, store, certificate, between)) {
+		X509_STORE_CTX_set_flags(asked, X509_V_FLAG_PARTIAL_CHAIN | X509_V_FLAG_NO_CHECK_TIME);
+		X509_VERIFY_PARAM_set_auth_level(X509_STORE_CTX_get0_param(asked), 0);
+		is = X509_verify_cert(asked) == 1;
+	}
+	X509_STORE_CTX_free(asked);
+	return is;
+}
+
+static bool verify(X509 *certificate, STACK_OF(X509) * between, const char *ca, enum rpc_certificate_use use,
+		   bool *out_known, char *why, size_t n_why)
 {
 	X509_STORE *store = authorities(ca);
 	X509_STORE_CTX *asked = X509_STORE_CTX_new();
@@ -215,6 +230,7 @@ static bool verify(X509 *certificate, STACK_OF(X509) * between, const char *ca, 
 	if (!store || !asked) {
 		snprintf(why, n_why, "the authorities in %.200s cannot be read (%s): mend the file", ca,
 			 errno ? strerror(errno) : "no certificate");
+		*out_known = true;
 	} else if (X509_STORE_CTX_init(asked, store, certificate, between)) {
 		X509_STORE_CTX_set_purpose(asked, use == RPC_CERTIFICATE_OF_CLIENT ? X509_PURPOSE_SSL_CLIENT
 										   : X509_PURPOSE_SSL_SERVER);
@@ -229,6 +245,7 @@ static bool verify(X509 *certificate, STACK_OF(X509) * between, const char *ca, 
 			explain_authority(certificate, at, error, why, n_why);
 		else if (!ok)
 			explain(certificate, error, ca, use, why, n_why);
+		*out_known = ok || (!is_stranger(error) && is_signed(certificate, between, store));
 	}
 	X509_STORE_CTX_free(asked);
 	X509_STORE_free(store);
@@ -236,15 +253,18 @@ static bool verify(X509 *certificate, STACK_OF(X509) * between, const char *ca, 
 	return ok;
 }
 
-bool rpc_certificate_ok(const char *pem, const char *chain, const char *ca, enum rpc_certificate_use use, char *why,
-			size_t n_why)
+bool rpc_certificate_ok(const char *pem, const char *chain, const char *ca, enum rpc_certificate_use use,
+			bool *out_known, char *why, size_t n_why)
 {
 	X509 *certificate = read_text(pem);
 	BIO *text = chain ? BIO_new_mem_buf(chain, -1) : NULL;
 	STACK_OF(X509) *between = read_all(text);
 	snprintf(why, n_why, "its certificate cannot be read");
 	errno = 0;
-	const bool ok = certificate && between && verify(certificate, between, ca, use, why, n_why);
+	bool known = false;
+	const bool ok = certificate && between && verify(certificate, between, ca, use, &known, why, n_why);
+	if (out_known)
+		*out_known = known;
 	sk_X509_pop_free(between, X509_free);
 	BIO_free(text);
 	X509_free(certificate);
@@ -304,6 +324,7 @@ static void judge_own(STACK_OF(X509) * all, const struct rpc_tls_files *files, c
 {
 	const enum rpc_certificate_use use = dials ? RPC_CERTIFICATE_OF_CLIENT : RPC_CERTIFICATE_OF_SERVER;
 	struct rpc_identity identity = { 0 };
+	bool known;
 	X509 *own = sk_X509_value(all, 0);
 	name_it(own, out->name, sizeof(out->name));
 	read_names(own, &identity);
@@ -314,7 +335,7 @@ static void judge_own(STACK_OF(X509) * all, const struct rpc_tls_files *files, c
 			out->fault, sizeof(out->fault),
 			"the key in %.240s cannot be read or is encrypted, or is not that of the certificate in %.240s",
 			files->key, files->cert);
-	else if (verify(own, all, files->ca, use, out->fault, sizeof(out->fault)))
+	else if (verify(own, all, files->ca, use, &known, out->fault, sizeof(out->fault)))
 		judge_role(&identity, node, dials, out);
 	if (!*out->fault)
 		judge_note(own, &identity, address, out);

@@ -20,9 +20,11 @@ enum rpc_certificate_use {
 
 /* The certificate of the other side, PEM, with those between it and the authority (NULL: none), is valid now, for this
  * use, and of an authority in the file `ca`, which is read anew. Else false, and `why` is one sentence that says which
- * certificate, what is wrong with it and what to do. The key is not checked: TLS has done it. */
-bool rpc_certificate_ok(const char *pem, const char *chain, const char *ca, enum rpc_certificate_use use, char *why,
-			size_t n_why);
+ * certificate, what is wrong with it and what to do, and *out_known (NULL: nobody asks) whether an authority in `ca`
+ * has signed it, so that it is no stranger's; also when `ca` cannot be read, which is no stranger's doing. The key is
+ * not checked: TLS has done it. */
+bool rpc_certificate_ok(const char *pem, const char *chain, const char *ca, enum rpc_certificate_use use,
+			bool *out_known, char *why, size_t n_why);
 
 /* The cluster of its role (role.h), of the first certificate in this PEM file; "": it has no role, several, or cannot
  * be read. A certificate that replaces it later is for the same cluster. */

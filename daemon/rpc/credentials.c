@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "rpc/certificate.h"
+#include "rpc/refusals.h"
 #include "rpc/revoked.h"
 #include "rpc/role.h"
 
@@ -101,10 +102,10 @@ static void set_verifier(grpc_tls_credentials_options *options, grpc_tls_certifi
 }
 
 static bool is_valid(const grpc_tls_custom_verification_check_request *request, const char *ca,
-		     enum rpc_certificate_use use, char *why, size_t n_why)
+		     enum rpc_certificate_use use, bool *out_known, char *why, size_t n_why)
 {
-	return rpc_certificate_ok(request->peer_info.peer_cert, request->peer_info.peer_cert_full_chain, ca, use, why,
-				  n_why);
+	return rpc_certificate_ok(request->peer_info.peer_cert, request->peer_info.peer_cert_full_chain, ca, use,
+				  out_known, why, n_why);
 }
 
 static void cancel(void *user_data, grpc_tls_custom_verification_check_request *request)
@@ -113,38 +114,21 @@ static void cancel(void *user_data, grpc_tls_custom_verification_check_request *
 
 /* ---- certificates of clients ---- */
 
-#define REFUSALS 16 /* that are remembered */
-#define AGAIN_S 600 /* then one that goes on is told again: who is refused dials each second */
-
-/* A certificate that is refused is told once. Strangers choose their names, so that no more than REFUSALS lines come in
- * AGAIN_S; the last one says so. */
-static bool is_news(const char *why, bool *last)
+static void tell(const char *why, bool known)
 {
 	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-	static struct {
-		time_t at; /* 0: free */
-		char why[RPC_CERTIFICATE_WHY];
-	} told[REFUSALS];
+	static struct refusals told;
 	struct timespec now;
+	bool last;
 	clock_gettime(CLOCK_MONOTONIC, &now);
-	int free_at = -1, n_free = 0;
-	bool known = false;
 	pthread_mutex_lock(&lock);
-	for (int i = 0; i < REFUSALS; i++) {
-		if (told[i].at && now.tv_sec - told[i].at >= AGAIN_S)
-			told[i].at = 0;
-		if (!told[i].at)
-			free_at = i, n_free++;
-		else
-			known |= !strcmp(told[i].why, why);
-	}
-	if (!known && free_at >= 0) {
-		told[free_at].at = now.tv_sec + !now.tv_sec;
-		snprintf(told[free_at].why, sizeof(told[free_at].why), "%s", why);
-	}
+	const bool is_news = refusals_add(&told, why, known, now.tv_sec, &last);
 	pthread_mutex_unlock(&lock);
-	*last = n_free == 1;
-	return !known && free_at >= 0;
+	if (is_news)
+		log_warn("a connection is refused: %s%s", why,
+			 !last	 ? ""
+			 : known ? " (of other certificates of these authorities nothing is told for some minutes)"
+				 : " (of other certificates of unknown authorities nothing is told for some minutes)");
 }
 
 struct acceptance {
@@ -158,14 +142,12 @@ static int verify_client(void *user_data, grpc_tls_custom_verification_check_req
 {
 	const struct acceptance *a = user_data;
 	char why[RPC_CERTIFICATE_WHY];
-	if (is_valid(request, a->ca, RPC_CERTIFICATE_OF_CLIENT, why, sizeof(why))) {
+	bool known;
+	if (is_valid(request, a->ca, RPC_CERTIFICATE_OF_CLIENT, &known, why, sizeof(why))) {
 		*out_status = GRPC_STATUS_OK;
 		return 1;
 	}
-	bool last;
-	if (is_news(why, &last))
-		log_warn("a connection is refused: %s%s", why,
-			 last ? " (of other certificates nothing is told for some minutes)" : "");
+	tell(why, known);
 	*out_status = GRPC_STATUS_UNAUTHENTICATED;
 	*out_why = gpr_strdup(why);
 	return 1;
@@ -218,7 +200,7 @@ static bool is_coordinator(const struct rpc_tls_peer *peer, const grpc_tls_custo
 	}
 	const char *name = request->peer_info.common_name ? request->peer_info.common_name : "";
 	const char *pem = request->peer_info.peer_cert ? request->peer_info.peer_cert : "";
-	if (!is_valid(request, peer->ca, RPC_CERTIFICATE_OF_SERVER, why, n_why))
+	if (!is_valid(request, peer->ca, RPC_CERTIFICATE_OF_SERVER, NULL, why, n_why))
 		return false;
 	if (!revoked_serial(pem, strlen(pem), serial) || revoked_has(serial))
 		snprintf(why, n_why, "certificate \"%.100s\" (serial %s) is revoked", name, serial);

@@ -274,6 +274,18 @@ def test_a_refused_certificate_is_told_once(certified):
     assert certified.cluster["a"].log().count('refused: certificate "expired"') == 1
 
 
+def test_strangers_leave_the_lines_of_others(certified):
+    """Of their certificates, which they can make in any number, only some are told; one of the cluster's authority is still told afterwards."""
+    folder, a = certified.cluster.certs, certified.cluster["a"]
+    for i in range(20):
+        make_cert(folder, f"thrown{i}", [f"spiffe://gacc/node/{i}"], ca=folder / "other")
+        certified.call_as("gacc.v1.NodeService/GetNode", cert=f"thrown{i}")
+    assert a.log().count('refused: certificate "thrown') < 20 and "other certificates of unknown authorities nothing is told for some minutes" in a.log()
+    make_cert(folder, "lapsed", ["spiffe://gacc/node/b"], days=-1)
+    certified.call_as("gacc.v1.NodeService/GetNode", cert="lapsed")
+    assert 'refused: certificate "lapsed" (role node/b, serial ' in a.log()
+
+
 def test_the_table():
     assert len(ROWS) >= 60
     assert len({row.id for row in ROWS}) == len(ROWS)

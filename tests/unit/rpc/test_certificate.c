@@ -29,10 +29,12 @@ static const char *pem_of(int i, const char *name)
 	return text[i];
 }
 
+static bool known; /* after is_ok: of an authority in the file */
+
 static bool is_ok(const char *pem, const char *chain, const char *ca, enum rpc_certificate_use use)
 {
 	snprintf(why, sizeof(why), "%s", "");
-	return rpc_certificate_ok(pem, chain, ca, use, why, sizeof(why));
+	return rpc_certificate_ok(pem, chain, ca, use, &known, why, sizeof(why));
 }
 
 static void refused(const char *name, enum rpc_certificate_use use, const char *begin, const char *end)
@@ -163,6 +165,34 @@ START_TEST(too_weak)
 }
 END_TEST
 
+/* Only what an authority has signed, which nobody can do in its name. */
+START_TEST(whose_certificates_are_known)
+{
+	certify_rsa("short", 1024, "sha256");
+	certify_rsa("old", 2048, "sha1");
+	certify_for("guest", "URI:spiffe://lab/node/guest", "serverAuth");
+	set_dates("a", "ca", -86400);
+	set_dates("hub", "ca", 86400);
+	static const char *const ours[] = { "short", "old", "guest", "a", "hub", "boss" };
+	for (size_t i = 0; i < 6; i++) {
+		const bool ok = is_ok(pem_of(0, ours[i]), NULL, path_of(1, "ca", "pem"), RPC_CERTIFICATE_OF_CLIENT);
+		ck_assert_msg(known && ok == !strcmp(ours[i], "boss"), "%s: %s", ours[i], why);
+	}
+	refused("mallory", RPC_CERTIFICATE_OF_CLIENT, "certificate \"mallory\"", "");
+	ck_assert(!known);
+	certify_by("boss", "forged", "node"); /* who has a certificate could make any number */
+	ck_assert(!is_ok(pem_of(0, "forged"), pem_of(1, "boss"), path_of(1, "ca", "pem"), RPC_CERTIFICATE_OF_CLIENT));
+	ck_assert_msg(!known, "%s", why);
+	new_authority(); /* as a stranger's of the same name */
+	for (size_t i = 0; i < 6; i++) {
+		ck_assert(!is_ok(pem_of(0, ours[i]), NULL, path_of(1, "ca", "pem"), RPC_CERTIFICATE_OF_CLIENT));
+		ck_assert_msg(!known, "%s: %s", ours[i], why);
+	}
+	ck_assert(!is_ok("", NULL, path_of(1, "ca", "pem"), RPC_CERTIFICATE_OF_CLIENT) && !known);
+	ck_assert(!is_ok(pem_of(0, "a"), NULL, "/nowhere/ca.pem", RPC_CERTIFICATE_OF_CLIENT) && known);
+}
+END_TEST
+
 START_TEST(what_cannot_be_read)
 {
 	ck_assert(!is_ok("", NULL, path_of(1, "ca", "pem"), RPC_CERTIFICATE_OF_CLIENT));
@@ -273,6 +303,7 @@ int main(void)
 	tcase_add_test(t, for_something_else);
 	tcase_add_test(t, over_another_authority);
 	tcase_add_test(t, too_weak);
+	tcase_add_test(t, whose_certificates_are_known);
 	tcase_add_test(t, what_cannot_be_read);
 	tcase_add_test(t, the_own_one);
 	tcase_add_test(t, faults_of_the_own_one);
