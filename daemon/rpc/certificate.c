@@ -291,11 +291,13 @@ static int64_t expiry(X509 *certificate)
 	return ASN1_TIME_to_tm(X509_get0_notAfter(certificate), &tm) ? (int64_t)timegm(&tm) : 0;
 }
 
-/* Whether the role is one that the other side takes. */
+/* Whether the role is one that the other side takes: a coordinator takes nodes, and nodes a coordinator. Clients take
+ * any server of the right name, so a gaccd without nodes needs no role; that of an administrator is never right, as it
+ * is for who gives orders. */
 static void judge_role(const struct rpc_identity *own, const char *node, bool dials, struct rpc_own_certificate *out)
 {
 	const enum rpc_role wanted = dials ? RPC_ROLE_NODE : RPC_ROLE_COORDINATOR;
-	if (own->is_bad || (dials && own->role != wanted) || (!dials && own->role == RPC_ROLE_NODE))
+	if (own->is_bad || (own->role != wanted && (dials || own->role != RPC_ROLE_NONE)))
 		snprintf(out->fault, sizeof(out->fault),
 			 "%s: the role has to be %s/%.64s, as this gaccd %s: " MAKE_ANOTHER, out->name,
 			 rpc_role_word(wanted), node, dials ? "dials a coordinator" : "coordinates");

@@ -259,6 +259,11 @@ START_TEST(faults_of_the_own_one)
 	has_fault("(a role that cannot be read, serial ");
 	look("a", "a", "a", "127.0.0.1", false);
 	has_fault(": the role has to be coordinator/a, as this gaccd coordinates");
+	look("boss", "boss", "a", "127.0.0.1", false);
+	has_fault("(role admin/jane, serial ");
+	has_fault(": the role has to be coordinator/a, as this gaccd coordinates");
+	look("boss", "boss", "a", "127.0.0.1", true);
+	has_fault(": the role has to be node/a, as this gaccd dials a coordinator");
 	look("a", "hub", "a", "127.0.0.1", true);
 	has_fault("/hub.key cannot be read or is encrypted, or is not that of the certificate in ");
 	look("mallory", "mallory", "a", "127.0.0.1", true);
