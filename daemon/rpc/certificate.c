@@ -20,6 +20,7 @@
 #define MAX_BETWEEN 10 /* certificates that a peer may send besides its own */
 #define STRENGTH 2     /* OpenSSL's security level, that of TLS: RSA from 2048 bits, SHA-2 */
 #define SOON_S (14 * INT64_C(86400))
+#define TOO_EARLY ", which the clock here has not reached: set the clocks right, or wait until then"
 #define MAKE_ANOTHER "have the authority make another one (deploy/make-certs.sh)"
 
 /* ---- reading ---- */
@@ -148,8 +149,7 @@ static void explain(X509 *certificate, int error, const char *ca, enum rpc_certi
 		snprintf(why, n_why, "%s has expired, on %s: " MAKE_ANOTHER, name,
 			 date_text(X509_get0_notAfter(certificate), date));
 	else if (error == X509_V_ERR_CERT_NOT_YET_VALID)
-		snprintf(why, n_why,
-			 "%s is valid from %s on, which the clock here has not reached: set the clocks right", name,
+		snprintf(why, n_why, "%s is valid from %s on" TOO_EARLY, name,
 			 date_text(X509_get0_notBefore(certificate), date));
 	else if (error == X509_V_ERR_INVALID_PURPOSE)
 		snprintf(why, n_why, "%s is not for %s, by its extended key usage: " MAKE_ANOTHER, name,
@@ -163,12 +163,16 @@ static void explain(X509 *certificate, int error, const char *ca, enum rpc_certi
 /* The fault is that of an authority. */
 static void explain_authority(X509 *certificate, X509 *authority, int error, char *why, size_t n_why)
 {
-	char name[256], common[65] = "";
+	char name[256], date[32], common[65] = "";
 	name_it(certificate, name, sizeof(name));
 	X509_NAME_get_text_by_NID(X509_get_subject_name(authority), NID_commonName, common, sizeof(common));
 	make_plain(common);
-	snprintf(why, n_why, "%s: its authority \"%s\" is not valid (%s): renew that, and what it has made", name,
-		 common, X509_verify_cert_error_string(error));
+	if (error == X509_V_ERR_CERT_NOT_YET_VALID)
+		snprintf(why, n_why, "%s: its authority \"%s\" is valid from %s on" TOO_EARLY, name, common,
+			 date_text(X509_get0_notBefore(authority), date));
+	else
+		snprintf(why, n_why, "%s: its authority \"%s\" is not valid (%s): renew that, and what it has made",
+			 name, common, X509_verify_cert_error_string(error));
 }
 
 /* The authorities in a file, which are read anew when it is another one; who connects may not make gaccd read it again

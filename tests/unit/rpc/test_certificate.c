@@ -96,12 +96,21 @@ START_TEST(out_of_date)
 	snprintf(end, sizeof(end), ") is valid from %s ", date(86400, from));
 	refused("hub", RPC_CERTIFICATE_OF_SERVER, "certificate \"hub\" (role coordinator/hub, serial ", end);
 	/* without the time: the text of a minute later would be news again */
-	ck_assert_ptr_nonnull(strstr(why, " UTC on, which the clock here has not reached: set the clocks right"));
+	ck_assert_ptr_nonnull(
+		strstr(why, " UTC on, which the clock here has not reached: set the clocks right, or wait until "
+			    "then"));
 	set_dates("a", "ca", -60);
 	ck_assert(is_ok(pem_of(0, "a"), NULL, path_of(1, "ca", "pem"), RPC_CERTIFICATE_OF_CLIENT));
 	set_dates("ca", "ca", -86400);
 	refused("a", RPC_CERTIFICATE_OF_CLIENT, "certificate \"a\" (role node/a, serial ",
 		"): its authority \"authority\" is not valid (certificate has expired): renew that");
+	set_dates("ca", "ca", 86400);
+	snprintf(end, sizeof(end), "): its authority \"authority\" is valid from %s ", date(86400, from));
+	refused("a", RPC_CERTIFICATE_OF_CLIENT, "certificate \"a\" (role node/a, serial ", end);
+	ck_assert_ptr_nonnull(
+		strstr(why, " UTC on, which the clock here has not reached: set the clocks right, or wait until "
+			    "then"));
+	ck_assert_ptr_null(strstr(why, "renew"));
 }
 END_TEST
 
