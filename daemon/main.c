@@ -8,6 +8,7 @@
 #include "host/conf.h"
 #include "edge/daemon.h"
 #include "edge/own_certificate.h"
+#include "edge/tcp.h"
 #include "edge/upgrade_check.h"
 #include "launch/launcher.h"
 #include "host/fdstore.h"
@@ -220,7 +221,8 @@ static int run(const struct options *o)
 	if (o->print) {
 		conf_print(conf, stdout);
 	} else if (o->check) {
-		code = own_certificate_check(conf, stderr) ? 0 : DAEMON_EXIT_CONFIG;
+		const bool files = tcp_check_files(conf, stderr);
+		code = own_certificate_check(conf, stderr) && files ? 0 : DAEMON_EXIT_CONFIG;
 		if (!code)
 			printf("ok\n");
 	} else if (o->check_upgrade) {

@@ -4,6 +4,7 @@
 #include "edge/tcp.h"
 
 #include "base/log.h"
+#include "base/regular.h"
 #include "host/conf.h"
 #include "host/token_file.h"
 
@@ -25,6 +26,21 @@ void tcp_reload(struct daemon *d)
 	if (!revokes)
 		log_notice(
 			"SIGHUP: the configuration is read at start only; restart gaccd to change it (jobs survive)");
+}
+
+bool tcp_check_files(const struct conf *c, FILE *to)
+{
+	const char *const files[][2] = { { "tls.revoked", c->tls.revoked },
+					 { "listen.token_file", c->listen.token_file },
+					 { "cluster.token_file", c->cluster.token_file } };
+	bool ok = true;
+	for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++) {
+		if (!*files[i][1] || !regular_is_not(files[i][1]))
+			continue;
+		fprintf(to, "gaccd: %s: %s is not a regular file\n", files[i][0], files[i][1]);
+		ok = false;
+	}
+	return ok;
 }
 
 /* ---- callers ---- */

@@ -5,6 +5,8 @@
 
 #include "edge/daemon.h"
 
+#include <stdio.h>
+
 /* Listens at listen.tcp, if it is set: with certificates, or with a token. INVALID_CONFIG, IO_ERROR, NO_MEMORY: logged.
  */
 enum status tcp_listen(struct daemon *);
@@ -12,5 +14,9 @@ enum status tcp_listen(struct daemon *);
 enum status tcp_read_revoked(struct daemon *);
 /* SIGHUP: the same again, with a line in the log that says what has been read. */
 void tcp_reload(struct daemon *);
+
+/* For gaccd --check-config, before a daemon exists: writes which of the files besides the certificates
+ * (own_certificate.h) is no file. false: gaccd would not start. */
+bool tcp_check_files(const struct conf *, FILE *to);
 
 #endif

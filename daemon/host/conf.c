@@ -209,7 +209,7 @@ static int read_file(const char *path, char **out, size_t *out_n)
 {
 	struct stat st;
 	char *text = NULL;
-	int fd = open(path, O_RDONLY | O_CLOEXEC), err;
+	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK), err; /* a FIFO is refused below, not waited for */
 	if (fd < 0)
 		return errno;
 	if (fstat(fd, &st))

@@ -4,9 +4,9 @@
 #include "host/token_file.h"
 
 #include "base/log.h"
+#include "base/regular.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -14,10 +14,11 @@
 enum status token_file_read(const char *key, const char *path, char out[TOKEN_MAX])
 {
 	struct stat s;
-	int fd = open(path, O_RDONLY | O_CLOEXEC);
+	const char *why = NULL;
+	int fd = regular_open_fd(path, &why);
 	ssize_t n = fd < 0 ? -1 : read(fd, out, TOKEN_MAX - 1);
 	if (n < 0 || fstat(fd, &s)) {
-		log_error("%s %s: %s", key, path, strerror(errno));
+		log_error("%s %s: %s", key, path, why ? why : strerror(errno));
 		n = -1;
 	} else if (s.st_mode & 077) {
 		log_error("%s %s is readable by others (mode %03o): chmod 600", key, path, s.st_mode & 0777);

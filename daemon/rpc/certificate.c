@@ -3,10 +3,10 @@
  * channels to upstreams (credentials.c), and for gaccd itself, which looks at its own. Any thread. */
 #include "rpc/certificate.h"
 
+#include "base/regular.h"
 #include "rpc/credentials.h"
 #include "rpc/revoked.h"
 
-#include <errno.h>
 #include <openssl/err.h>
 #include <openssl/pem.h>
 #include <openssl/x509v3.h>
@@ -16,6 +16,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 
 #define MAX_BETWEEN 10 /* certificates that a peer may send besides its own */
 #define STRENGTH 2     /* OpenSSL's security level, that of TLS: RSA from 2048 bits, SHA-2 */
@@ -60,7 +61,8 @@ static void read_names(X509 *certificate, struct rpc_identity *out)
 
 static X509 *read_file(const char *path)
 {
-	FILE *file = fopen(path, "re");
+	const char *why;
+	FILE *file = regular_open(path, &why);
 	X509 *certificate = file ? PEM_read_X509(file, NULL, NULL, no_phrase) : NULL;
 	if (file)
 		fclose(file);
@@ -176,8 +178,8 @@ static void explain_authority(X509 *certificate, X509 *authority, int error, cha
 }
 
 /* The authorities in a file, which are read anew when it is another one; who connects may not make gaccd read it again
- * and again. For X509_STORE_free; NULL: it cannot be read. */
-static X509_STORE *authorities(const char *ca)
+ * and again. For X509_STORE_free; NULL: it cannot be read, and *out_why says why. */
+static X509_STORE *authorities(const char *ca, const char **out_why)
 {
 	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 	static struct {
@@ -187,7 +189,13 @@ static X509_STORE *authorities(const char *ca)
 	} kept;
 	struct stat now;
 	X509_STORE *store = NULL;
-	if (stat(ca, &now))
+	*out_why = "no certificate";
+	int fd = regular_open_fd(ca, out_why); /* X509_STORE_load_file would wait for a FIFO's writer */
+	if (fd < 0)
+		return NULL;
+	const bool known = !fstat(fd, &now);
+	close(fd);
+	if (!known)
 		return NULL;
 	pthread_mutex_lock(&lock);
 	const bool same = kept.store && !strcmp(kept.path, ca) && now.st_ino == kept.of.st_ino &&
@@ -228,12 +236,13 @@ static bool is_signed(X509 *certificate, STACK_OF(X509) * between, X509_STORE *s
 static bool verify(X509 *certificate, STACK_OF(X509) * between, const char *ca, enum rpc_certificate_use use,
 		   bool *out_known, char *why, size_t n_why)
 {
-	X509_STORE *store = authorities(ca);
+	const char *unread;
+	X509_STORE *store = authorities(ca, &unread);
 	X509_STORE_CTX *asked = X509_STORE_CTX_new();
 	bool ok = false;
 	if (!store || !asked) {
 		snprintf(why, n_why, "the authorities in %.200s cannot be read (%s): mend the file", ca,
-			 errno ? strerror(errno) : "no certificate");
+			 store ? "no memory" : unread);
 		*out_known = true;
 	} else if (X509_STORE_CTX_init(asked, store, certificate, between)) {
 		X509_STORE_CTX_set_purpose(asked, use == RPC_CERTIFICATE_OF_CLIENT ? X509_PURPOSE_SSL_CLIENT
@@ -264,7 +273,6 @@ bool rpc_certificate_ok(const char *pem, const char *chain, const char *ca, enum
 	BIO *text = chain ? BIO_new_mem_buf(chain, -1) : NULL;
 	STACK_OF(X509) *between = read_all(text);
 	snprintf(why, n_why, "its certificate cannot be read");
-	errno = 0;
 	bool known = false;
 	const bool ok = certificate && between && verify(certificate, between, ca, use, &known, why, n_why);
 	if (out_known)
@@ -280,7 +288,8 @@ bool rpc_certificate_ok(const char *pem, const char *chain, const char *ca, enum
 
 static bool has_key(X509 *certificate, const char *path)
 {
-	FILE *file = fopen(path, "re");
+	const char *why;
+	FILE *file = regular_open(path, &why);
 	EVP_PKEY *key = file ? PEM_read_PrivateKey(file, NULL, NULL, no_phrase) : NULL;
 	const bool fits = key && X509_check_private_key(certificate, key) == 1;
 	EVP_PKEY_free(key);
@@ -335,7 +344,6 @@ static void judge_own(STACK_OF(X509) * all, const struct rpc_tls_files *files, c
 	name_it(own, out->name, sizeof(out->name));
 	read_names(own, &identity);
 	out->expires_unix = expiry(own);
-	errno = 0;
 	if (!has_key(own, files->key))
 		snprintf(
 			out->fault, sizeof(out->fault),
@@ -350,10 +358,19 @@ static void judge_own(STACK_OF(X509) * all, const struct rpc_tls_files *files, c
 void rpc_own_certificate(const struct rpc_tls_files *files, const char *node, const char *address, bool dials,
 			 struct rpc_own_certificate *out)
 {
-	BIO *file = BIO_new_file(files->cert, "r");
+	const char *why;
+	FILE *opened = regular_open(files->cert, &why);
+	BIO *file = opened ? BIO_new_fp(opened, BIO_CLOSE) : NULL;
 	STACK_OF(X509) *all = read_all(file);
+	const char *odd = regular_is_not(files->cert)  ? files->cert
+			  : regular_is_not(files->key) ? files->key
+			  : regular_is_not(files->ca)  ? files->ca
+						       : NULL;
 	*out = (struct rpc_own_certificate){ 0 };
-	if (sk_X509_num(all) > 0)
+	if (odd)
+		snprintf(out->fault, sizeof(out->fault), "%.300s is not a regular file: put the PEM file itself there",
+			 odd);
+	else if (sk_X509_num(all) > 0)
 		judge_own(all, files, node, address, dials, out);
 	else
 		snprintf(out->fault, sizeof(out->fault), "no certificate can be read from %.300s", files->cert);

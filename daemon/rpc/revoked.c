@@ -4,6 +4,7 @@
 #include "rpc/revoked.h"
 
 #include "base/log.h"
+#include "base/regular.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -167,10 +168,11 @@ enum status revoked_load(const char *path)
 	struct list *l = calloc(1, sizeof(*l));
 	if (!l)
 		return ST_NO_MEMORY;
-	FILE *file = fopen(path, "re");
+	const char *why;
+	FILE *file = regular_open(path, &why);
 	enum status st = file ? read_lines(file, path, &l) : ST_IO_ERROR;
 	if (!file)
-		log_error("tls.revoked: cannot read %s: %s", path, strerror(errno));
+		log_error("tls.revoked: cannot read %s: %s", path, why);
 	else
 		fclose(file);
 	if (!st) {

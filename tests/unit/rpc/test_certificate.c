@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -288,6 +289,28 @@ START_TEST(faults_of_the_own_one)
 }
 END_TEST
 
+/* Nobody waits for who would write to a FIFO. */
+START_TEST(no_regular_files)
+{
+	static const char *const kinds[][2] = { { "a", "pem" }, { "a", "key" }, { "ca", "pem" } };
+	char kept[512], is_fifo[600];
+	for (size_t i = 0; i < 3; i++) {
+		const char *path = path_of(1, kinds[i][0], kinds[i][1]);
+		snprintf(kept, sizeof(kept), "%s.kept", path);
+		snprintf(is_fifo, sizeof(is_fifo), "%s is not a regular file: put the PEM file", path);
+		ck_assert(!rename(path, kept) && !mkfifo(path, 0600));
+		look("a", "a", "a", "127.0.0.1", true);
+		has_fault(is_fifo);
+		ck_assert_ptr_null(fopen(path, "re")); /* as gRPC reads it */
+		if (i == 2) {
+			ck_assert(!is_ok(pem_of(0, "a"), NULL, path, RPC_CERTIFICATE_OF_CLIENT));
+			ck_assert_msg(strstr(why, " cannot be read (not a regular file): mend the file"), "%s", why);
+		}
+		ck_assert(!unlink(path) && !rename(kept, path));
+	}
+}
+END_TEST
+
 /* gaccd on a terminal must not wait for a pass phrase. */
 START_TEST(an_encrypted_key)
 {
@@ -321,6 +344,7 @@ int main(void)
 	tcase_add_test(t, what_cannot_be_read);
 	tcase_add_test(t, the_own_one);
 	tcase_add_test(t, faults_of_the_own_one);
+	tcase_add_test(t, no_regular_files);
 	tcase_add_test(t, an_encrypted_key);
 	suite_add_tcase(s, t);
 	return suite_run(s);
