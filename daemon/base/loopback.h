@@ -31,7 +31,8 @@ static inline bool is_hidden_ip(const char *ip)
 	return ntohl(v4.s_addr) >> 24 == 127 || v4.s_addr == INADDR_ANY;
 }
 
-/* HOST:PORT with a host of 127.0.0.0/8 or [::1]. Names are not looked up: they are none. */
+/* HOST:PORT with a host of 127.0.0.0/8 or [::1]. Names are not looked up: they are none, "localhost" neither, which the
+ * DNS may have elsewhere. */
 static inline bool is_loopback(const char *address)
 {
 	char host[64];

@@ -411,12 +411,12 @@ static enum status check(struct loaded *l)
 		return refuse(l, key(node_keys, "data_address"),
 			      "node.data_address: \"%.100s\" must be an IP address, 10.0.0.7 or fd00::7",
 			      c->node.data_address);
-	if (*c->cluster.coordinator && !is_loopback(c->cluster.coordinator) &&
-	    strncmp(c->cluster.coordinator, "localhost:", 10) != 0 && is_hidden_ip(c->node.data_address))
+	if (*c->cluster.coordinator && !is_loopback(c->cluster.coordinator) && is_hidden_ip(c->node.data_address))
 		return refuse(
 			l, key(node_keys, "data_address"),
 			"node.data_address: the engines of other nodes cannot reach this one's at %.100s; set it to "
-			"this node's IP address on the data network",
+			"this node's IP address on the data network, or name the coordinator by 127.0.0.1 or [::1] if "
+			"it is on this machine, too",
 			c->node.data_address);
 	if (!*c->tls.cert != !*c->tls.key || !*c->tls.cert != !*c->tls.ca)
 		return refuse(l,

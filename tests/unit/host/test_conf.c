@@ -194,13 +194,24 @@ START_TEST(mistakes_are_named_with_their_place)
 		NULL, NULL,
 		":1:23: node.data_address: the engines of other nodes cannot reach this one's at ::1; set it to this "
 		"node's "
-		"IP address on the data network");
+		"IP address on the data network, or name the coordinator by 127.0.0.1 or [::1] if it is on this "
+		"machine, too");
+	/* a name is none of this machine's here either: it may be found in the DNS */
+	refused("cluster: { coordinator: \"localhost:7\" }\nnode: { data_address: 127.0.0.1 }\ntls: { cert: /c, key: "
+		"/k, "
+		"ca: /a }",
+		NULL, NULL,
+		":2:23: node.data_address: the engines of other nodes cannot reach this one's at 127.0.0.1; set it to "
+		"this "
+		"node's IP address on the data network, or name the coordinator by 127.0.0.1 or [::1] if it is on this "
+		"machine, too");
 	const char *const hidden[] = { "0.0.0.0", "::", "0:0:0:0:0:0:0:1", "::ffff:127.0.0.1" };
 	for (size_t i = 0; i < 4; i++) {
-		char text[200], said[200];
+		char text[200], said[300];
 		snprintf(said, sizeof(said),
 			 ":1:23: node.data_address: the engines of other nodes cannot reach this one's at %s; set it "
-			 "to this node's IP address on the data network",
+			 "to this node's IP address on the data network, or name the coordinator by 127.0.0.1 or [::1] "
+			 "if it is on this machine, too",
 			 hidden[i]);
 		snprintf(text, sizeof(text),
 			 "node: { data_address: \"%s\" }\ncluster: { coordinator: \"10.0.0.1:17420\" }\ntls: { cert: "
