@@ -33,7 +33,7 @@ CXX = {"daemon/coll/gloo_shim.cc", "tests/bench/gloo_ring.cc",  # what has no ot
        "tests/gpu/sim/fiber.cc", "tests/gpu/sim/sim.cc"}  # stands in for nvcc, whose language is C++
 SOURCES = (*CODE, ".py", ".sh", ".proto", ".cmake", ".awk", ".pml")
 INTERPOSED = {"accept4", "close", "epoll_ctl", "recvmsg", "sendmsg",  # libc's; daemon/rpc/guard.c comes before it in gaccd
-              "fopen", "SSL_CTX_new"}  # libc's and libssl's; daemon/rpc/credentials.c
+              "SSL_CTX_new"}  # libssl's; daemon/rpc/credentials.c
 PARTS = ("kernels_body.h", "kernels_update.h", "kernels_vector.h")  # included once for each instruction set, with its names defined
 
 # Rooms whose files CMakeLists.txt lists in layers: a file uses those above it.

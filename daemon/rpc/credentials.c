@@ -12,14 +12,12 @@
 #include "rpc/role.h"
 
 #include <arpa/inet.h>
-#include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <time.h>
 #include <grpc/grpc_security.h>
 #include <grpc/support/alloc.h>
@@ -58,20 +56,6 @@ __attribute__((visibility("default"))) SSL_CTX *SSL_CTX_new(const SSL_METHOD *me
 }
 
 /* ---- files ---- */
-
-/* The C library's, which gRPC calls for these files every RELOAD_S on a thread of its own. A FIFO that has come in the
- * place of one would hold that thread, and with it the end of gaccd, which joins it. */
-__attribute__((visibility("default"))) FILE *fopen(const char *restrict path, const char *restrict mode)
-{
-	FILE *(*next)(const char *, const char *) =
-		(FILE * (*)(const char *, const char *))(uintptr_t)dlsym(RTLD_NEXT, "fopen");
-	struct stat s;
-	if (!stat(path, &s) && S_ISFIFO(s.st_mode)) {
-		errno = EINVAL;
-		return NULL;
-	}
-	return next(path, mode);
-}
 
 /* gRPC reads the files itself, again and again; what it cannot use, it only notes in its log. So they are looked at
  * before. */
