@@ -118,7 +118,9 @@ void coord_fail_attempt(struct coord *c, const char *why, struct now now)
 		coord_comm_form(c, now);
 	coord_renew_order(c);
 	coord_set_phase(c, COORD_GO, now);
+	coord_slots_give(c, now);
 	int64_t pause = coord_pause_after(c->failed_attempts);
+	c->slots.not_before_ns = now.mono_ns + pause;
 	c->progress_ns = now.mono_ns + pause;
 	c->sent_ns = now.mono_ns + pause - COORD_RESEND_NS; /* the next tick after the pause sends it */
 }
@@ -131,14 +133,14 @@ static void fail_stuck(struct coord *c, struct now now)
 	coord_fail_attempt(c, why, now);
 }
 
-void coord_watch_attempt(struct coord *c, struct now now)
+void coord_watch_attempt(struct coord *c, bool gives_up, struct now now)
 {
 	int64_t stuck = c->comm.board ? coord_comm_stuck_ns(c) : c->n_peers > 1 ? STUCK_NS : STUCK_ALONE_NS;
 	if (*c->hindrance && now.mono_ns > c->progress_ns) /* the engine has a bound of its own: control/restarts.h */
 		c->progress_ns = now.mono_ns;
 	if (c->failing_ns && (c->held || *c->hindrance))
 		c->failing_ns = now.mono_ns;
-	if (now.mono_ns - c->progress_ns > stuck)
+	if (now.mono_ns - c->progress_ns > stuck || gives_up)
 		fail_stuck(c, now);
 	if (!c->failing_ns)
 		return;

@@ -106,6 +106,33 @@ struct coord_comm {
 	uint64_t fill_order; /* the number of the order that said so first */
 };
 
+/* The exchange slots of a job of several parts: it holds one on each of its nodes from GO to the last vote. Nothing of
+ * it is durable: each GO, also of a new coordinator, asks for its own. Without ports.exchange_ask: HELD.
+ *
+ *   state | event                                              | next  | what is done
+ *   ------+----------------------------------------------------+-------+----------------------------------------------
+ *   NONE  | COLLECT: all parts are complete; CLOSE: all are    | ASKED | ask; COLLECT: CLOSE, which freezes the window
+ *         | complete, or closed; GO: the pause after a failed  |       |
+ *         | attempt is over. And no part is hindered           |       |
+ *   ASKED | they are there                                     | HELD  | GO, or GO of the next attempt
+ *   ASKED | they are there, a part is not closed any more      | NONE  | give
+ *   ASKED | a part is hindered                                 | NONE  | give
+ *   HELD  | the last vote; the attempt fails                   | NONE  | give, before its pause
+ *   HELD  | a part is hindered, and nobody gets on for as long | NONE  | the attempt fails; others must not wait for a
+ *         | as makes an attempt fail                           |       | node that is away
+ *   any   | the job ends, another coordinator takes over       | NONE  | give
+ *
+ * While it is ASKED no bound of the job runs: it is not at fault.
+ */
+struct coord_slots {
+	enum { SLOTS_NONE, SLOTS_ASKED, SLOTS_HELD } state;
+	int64_t since_ns;      /* ASKED */
+	int64_t looked_ns;     /* ASKED: up to here the bounds have been moved */
+	int64_t not_before_ns; /* GO, NONE: the end of the pause */
+	int64_t hindered_ns;   /* HELD: since when nobody has got on while a part is hindered; 0: not so */
+	bool told;	       /* the job's reason says what it waits for */
+};
+
 struct coord {
 	uint64_t job_id, epoch, term;
 	const struct job_spec *spec;
@@ -143,6 +170,7 @@ struct coord {
 	int64_t progress_ns;  /* of the open attempt: when it began, or when a part has last got on with it */
 	int64_t failing_ns;   /* since when the attempts of this window have failed; 0: none has */
 	struct coord_comm comm;
+	struct coord_slots slots;
 	uint32_t *part_ranks; /* [ranks]: the lists of all peers */
 	uint32_t *part_of;    /* [ranks] */
 	/* [ranks], the job's numbers: */
@@ -207,12 +235,21 @@ void coord_renew_order(struct coord *);
 void coord_repeat(struct coord *, struct now);
 /* Takes every step that is due. */
 void coord_step(struct coord *, struct now);
+/* Exchange slots. Has it them, if it needs any? */
+bool coord_slots_held(const struct coord *);
+/* Asks for them. True: it has them. */
+bool coord_slots_ask(struct coord *, struct now);
+void coord_slots_give(struct coord *, struct now);
+/* The bounds of a job that waits for them stand still, and after a while its reason says so. True: nobody has got on
+ * for too long with an attempt that holds slots, while a part is hindered. */
+bool coord_slots_watch(struct coord *, struct now);
 /* Asks for the frozen bitmaps anew, also of nodes that closed under an earlier coordinator. */
 void coord_start_close(struct coord *, struct now);
 /* All nodes have voted: decides and persists, or fails the attempt. */
 void coord_decide(struct coord *, struct now);
-/* An attempt that no part gets on with has failed; and so have all since stall_warn or stall_abort. */
-void coord_watch_attempt(struct coord *, struct now);
+/* An attempt that no part gets on with has failed, also if it `gives_up` its slots; and so have all since stall_warn or
+ * stall_abort. */
+void coord_watch_attempt(struct coord *, bool gives_up, struct now);
 /* The next attempt, after a pause. */
 void coord_fail_attempt(struct coord *, const char *why, struct now);
 /* So long after this many failed attempts in a row. */

@@ -68,8 +68,10 @@ void coord_tick(struct coord *c, struct now now)
 {
 	char why[160];
 	coord_comm_tick(c, now);
-	if (c->superseded)
+	if (c->superseded) {
+		coord_slots_give(c, now);
 		return;
+	}
 	assert(!coord_counts_wrong(c, why, sizeof(why)));
 	(void)why;
 	coord_find_waiting(c);
@@ -78,8 +80,9 @@ void coord_tick(struct coord *c, struct now now)
 		coord_watch_late(c, now);
 	if (c->phase == COORD_START)
 		watch_start(c, alone, now);
+	const bool gives_up = coord_slots_watch(c, now);
 	if (c->phase == COORD_GO)
-		coord_watch_attempt(c, now);
+		coord_watch_attempt(c, gives_up, now);
 	coord_watch_phase(c, now);
 	coord_repeat(c, now);
 }

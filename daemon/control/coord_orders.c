@@ -27,8 +27,9 @@ static void fill_order(const struct coord *c, struct order *o)
 		break;
 	case COORD_GO:
 	case COORD_PERSIST: /* a part whose engine was restarted votes again */
-		/* without memory for its board there is no communicator yet */
-		o->want = c->comm.board && !c->comm.k ? WANT_CLOSE : WANT_GO;
+		/* without memory for its board there is no communicator yet; and the slots may not be there */
+		o->want = (c->comm.board && !c->comm.k) || (c->phase == COORD_GO && !coord_slots_held(c)) ? WANT_CLOSE
+													  : WANT_GO;
 		o->attempt = c->attempt;
 		o->norms = c->norms_asked;
 		break;

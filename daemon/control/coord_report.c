@@ -153,8 +153,10 @@ void coord_on_report(struct coord *c, const struct report *r, struct now now)
 	if (c->phase == COORD_START && c->state == JOB_PENDING && !c->queued && r->start >= START_ALLOCATED)
 		coord_set_state(c, JOB_STARTING, c->reason, now);
 	take_bitmap(c, p, r);
-	if (got_on)
+	if (got_on) {
 		c->progress_ns = now.mono_ns;
+		c->slots.hindered_ns = 0;
+	}
 	coord_mark(c, p);
 	take_suspects(c, p, r);
 	coord_comm_report(c, p, now);

@@ -31,6 +31,11 @@ void coord_set_running(struct coord *c, struct now now)
 
 void coord_set_phase(struct coord *c, enum coord_phase phase, struct now now)
 {
+	if (phase != COORD_CLOSE && phase != COORD_GO)
+		coord_slots_give(c, now);
+	if (c->slots.told && c->state == JOB_RUNNING) /* it has its turn */
+		coord_set_running(c, now);
+	c->slots.told = false;
 	c->phase = phase;
 	c->phase_since_ns = now.mono_ns;
 	c->sent_ns = 0;

@@ -63,7 +63,7 @@ void coord_start_close(struct coord *c, struct now now)
 	coord_mark_all(c);
 	/* complete parts take no more pushes, a single part waits for no other: one order closes them and makes them
 	 * vote */
-	if (c->n_peers == 1 || coord_all(c, MARK_COMPLETE)) {
+	if (c->n_peers == 1 || (coord_all(c, MARK_COMPLETE) && coord_slots_ask(c, now))) {
 		start_go(c, now);
 		return;
 	}
@@ -139,13 +139,29 @@ static void step_collect(struct coord *c, struct now now)
 
 static void step_close(struct coord *c, struct now now)
 {
-	if (coord_all(c, MARK_CLOSED))
+	/* who has asked before has had only complete parts */
+	bool ready = coord_all(c, MARK_CLOSED) || (c->slots.state != SLOTS_NONE && coord_all(c, MARK_COMPLETE));
+	if (ready && coord_slots_ask(c, now))
 		start_go(c, now);
+}
+
+/* After a failed attempt and its pause. */
+static void again(struct coord *c, struct now now)
+{
+	if (now.mono_ns < c->slots.not_before_ns || !coord_slots_ask(c, now))
+		return;
+	c->progress_ns = now.mono_ns;
+	coord_set_phase(c, COORD_GO, now);
+	coord_broadcast(c, now);
 }
 
 static void step_go(struct coord *c, struct now now)
 {
 	char why[300];
+	if (!coord_slots_held(c)) {
+		again(c, now);
+		return;
+	}
 	if (!c->n_marked[MARK_FAILED]) {
 		if (coord_all(c, MARK_VOTED) && coord_all(c, MARK_CLOSED))
 			coord_decide(c, now);

@@ -15,8 +15,10 @@
 enum coord_phase {
 	COORD_START,   /* nodes allocate and get their parameters */
 	COORD_COLLECT, /* the window is open */
-	COORD_CLOSE,   /* CLOSE sent, until all are CLOSED; passed over where all parts are complete, or there is one */
-	COORD_GO,      /* attempt running, until all have voted for it */
+	/* CLOSE sent, until all are CLOSED; passed over where all parts are complete, or there is one. Then until the
+	 * job has its exchange slots */
+	COORD_CLOSE,
+	COORD_GO,      /* attempt running, until all have voted for it; one that has failed is followed by another */
 	COORD_PERSIST, /* the commit is being written */
 	COORD_COMMIT,  /* durable; sent until all nodes have applied it */
 	COORD_ENDING,  /* the end is being written */
@@ -76,6 +78,8 @@ void coord_part_anew(struct coord *, uint32_t part);
  * of its engine. ST_ALREADY_EXISTS, ST_MALFORMED, ST_INVALID_ARGUMENT: as in coll/board.h. ST_JOB_ENDED: none is
  * wanted. ST_NO_MEMORY. */
 enum status coord_on_blob(struct coord *, const struct part_blob *, struct now);
+/* The turn of a job that has asked for exchange slots has come: ports.exchange_ask says so, too. */
+void coord_on_exchange(struct coord *, struct now);
 /* ST_OK: durable. ST_STALE_TERM: another coordinator has taken over, this one stops for good. Others: the store failed;
  * nothing was decided and the window stays prepared. */
 void coord_on_persisted(struct coord *, uint64_t window, enum status, struct now);

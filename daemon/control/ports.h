@@ -59,6 +59,12 @@ struct coord_ports {
 	/* The same, for a job of several parts whose engines form communicators. NULL: there is only one, and it is not
 	 * called. */
 	void (*board)(void *ctx, uint32_t part, const struct part_board *);
+	/* Of a job of several parts. Asks for its exchange slots: true, it has them; false, it waits, and
+	 * coord_on_exchange tells when to ask again. Gives them back, or does not want them any more. What it waits
+	 * for, as exchanges.h says it. NULL, all three: there is no limit. */
+	bool (*exchange_ask)(void *ctx, struct now);
+	void (*exchange_give)(void *ctx, struct now);
+	void (*exchange_waits)(void *ctx, char *text, size_t n, struct now);
 	/* Makes a commit durable, guarded by the term; answered by coord_on_persisted. `counted` has n_words words. */
 	void (*persist_commit)(void *ctx, const struct commit *, const uint64_t *counted, uint32_t n_words);
 	/* Makes the end of the job durable; answered by coord_on_ended. */

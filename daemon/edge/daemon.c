@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "edge/checkpoints.h"
 #include "edge/disk_watch.h"
+#include "edge/exchanging.h"
 #include "edge/hosted_ledger.h"
 #include "edge/hosted_norms.h"
 #include "edge/hosted_life.h"
@@ -285,6 +286,8 @@ static enum status start(struct daemon *d)
 	d->node.starting = true;
 	enum status st = links_new(d, daemon_takes);
 	if (!st)
+		st = exchanging_open(d);
+	if (!st)
 		st = open_store(d);
 	if (!st)
 		st = open_rpc(d);
@@ -354,6 +357,7 @@ static void free_jobs(struct daemon *d)
 	links_free(d);
 	reply_drop_late(d);
 	hosted_free_all(d);
+	exchanging_close(d);
 	part_launch_free_all(d);
 	rank_logs_free(d);
 	parts_free_all(d);

@@ -30,6 +30,7 @@ struct node_dial;
 struct peer_link;
 struct hosted;
 struct part_ports;
+struct exchanges;
 struct arriving;
 struct part_launch;
 struct part_record;
@@ -70,6 +71,9 @@ struct daemon {
 	uint32_t n_node_links, node_links_capacity;
 	/* who takes what has arrived, by enum link_kind */
 	void (*const *link_takes)(struct daemon *, const struct link_message *);
+	struct exchanges *exchanges; /* of the jobs that this gaccd coordinates (exchanging.h) */
+	struct posted exchange_post; /* some have their turn */
+	bool exchange_posted;
 	const struct part_ports *ports; /* of all parts here */
 	struct arriving *arriving;	/* placements that are being read (parts.h) */
 	struct part_record *record;	/* of parts that are not here, or not yet (part_record.h) */

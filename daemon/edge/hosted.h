@@ -9,6 +9,7 @@
 
 #include "cluster/part_view_message.h"
 #include "control/coordinator.h"
+#include "control/exchanges.h"
 #include "edge/daemon.h"
 #include "edge/session_id.h"
 #include "runtime/calls.h"
@@ -114,6 +115,7 @@ struct hosted {
 	bool aside, giving_up; /* hosted_aside.h: not over in the journal; its END is being written */
 	struct hosted_place place;
 	struct hosted_part *part;	     /* [n_parts] */
+	struct exchanger exchanger;	     /* exchanging.h; of a job of several parts */
 	uint32_t n_parts;		     /* 0: it has no machines */
 	uint64_t kept_bytes;		     /* of a job that is set aside: its memory at the service manager */
 	bool params_durable, params_noted;   /* in the journal; the record of that is being written */

@@ -5,6 +5,7 @@
 
 #include "base/array.h"
 #include "edge/checkpoints.h"
+#include "edge/exchanging.h"
 #include "edge/hosted_nodes.h"
 #include "edge/hosted_ports.h"
 #include "edge/hosted_norms.h"
@@ -19,6 +20,7 @@ void hosted_drop_machines(struct hosted *h)
 {
 	if (h->coord)
 		placing_drop(h);
+	exchanging_remove(h);
 	hosted_nodes_forget(h);
 	coord_free(h->coord);
 	h->coord = NULL;
@@ -83,6 +85,8 @@ static enum status make_parts(struct hosted *h)
 	}
 	if (h->part)
 		st = hosted_nodes_assign(h);
+	if (h->part && !st)
+		st = exchanging_add(h);
 	if (part && rank && h->part && !st)
 		st = coord_new(&h->coord, h->id, h->spec, h->d->term, n, part, &ports);
 	if (!st)

@@ -10,6 +10,7 @@
 #include "cluster/report_message.h"
 #include "coll/gloo_blob.h"
 #include "edge/checkpoints.h"
+#include "edge/exchanging.h"
 #include "edge/hosted_journal.h"
 #include "edge/hosted_nodes.h"
 #include "edge/hosted_norms.h"
@@ -237,6 +238,9 @@ struct coord_ports hosted_coord_ports(struct hosted *h)
 	return (struct coord_ports){ .ctx = h,
 				     .order = on_order,
 				     .board = on_board,
+				     .exchange_ask = exchanging_ask,
+				     .exchange_give = exchanging_give,
+				     .exchange_waits = exchanging_waits,
 				     .persist_commit = hosted_persist_commit,
 				     .persist_end = on_persist_end,
 				     .hold = on_hold,

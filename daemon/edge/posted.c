@@ -34,7 +34,7 @@ void daemon_drop_posted(struct daemon *d)
 	while (d->posted) {
 		struct posted *p = d->posted;
 		d->posted = p->next;
-		if (p != &d->link_post)
+		if (p != &d->link_post && p != &d->exchange_post)
 			free(p);
 	}
 }

@@ -139,6 +139,10 @@ static const struct yaml_field engine_keys[] = {
 	    .doc = "An engine that gives no sign of life for so long is killed and started anew; nothing is lost. "
 		   "Longer than its longest pass. For engines of jobs of several parts, a quarter of it, but not less "
 		   "than 20 s."),
+	KEY("exchanges", U32, IN(engine, exchanges), .initial = "2", .min = 1, .max = 64,
+	    .doc = "How many jobs of several parts may exchange their sums on one node at the same time; the others "
+		   "wait "
+		   "for their turn. The coordinator's value holds for all nodes."),
 	{ .name = NULL }
 };
 

@@ -69,6 +69,7 @@ struct conf {
 		uint32_t threads;    /* 0: one per CPU */
 		char *kernels;	     /* "auto" or a kernel table's name */
 		uint64_t timeout_ms; /* without a sign of life; then it is killed */
+		uint32_t exchanges;  /* of several jobs on one node at the same time; the coordinator's */
 	} engine;
 	struct {
 		uint64_t stall_ms; /* without progress of a sum over several parts; then the attempt fails */

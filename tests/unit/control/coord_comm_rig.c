@@ -10,6 +10,8 @@
 #include <stdio.h>
 #include <string.h>
 
+bool limited, slots_free, slots_wanted, slots_held;
+unsigned n_slots_given;
 bool collectives, spec_restores, spec_inits, unchecked;
 struct job_spec spec;
 struct coord *coord;
@@ -70,6 +72,23 @@ static void on_norms(void *ctx, const struct commit *k)
 {
 }
 
+static bool on_ask(void *ctx, struct now n)
+{
+	slots_wanted = true;
+	slots_held |= slots_free;
+	return slots_held;
+}
+static void on_give(void *ctx, struct now n)
+{
+	ck_assert(slots_wanted);
+	slots_wanted = slots_held = false;
+	n_slots_given++;
+}
+static void on_waits(void *ctx, char *text, size_t n, struct now at)
+{
+	snprintf(text, n, "an exchange slot on node b: job 3 exchanges");
+}
+
 static const struct coord_ports ports = { .order = on_order,
 					  .board = on_board,
 					  .persist_commit = on_persist,
@@ -82,9 +101,15 @@ static const struct coord_ports ports = { .order = on_order,
 
 void reopen(uint64_t term)
 {
+	struct coord_ports own = ports;
+	if (limited) {
+		own.exchange_ask = on_ask;
+		own.exchange_give = on_give;
+		own.exchange_waits = on_waits;
+	}
 	coord_free(coord);
 	memset(order, 0, sizeof(order));
-	ck_assert_int_eq(coord_new(&coord, 1, &spec, term, D, parts, &ports), ST_OK);
+	ck_assert_int_eq(coord_new(&coord, 1, &spec, term, D, parts, &own), ST_OK);
 	if (collectives)
 		ck_assert_int_eq(coord_set_collectives(coord, STALL), ST_OK);
 }
@@ -108,6 +133,9 @@ void setup(void)
 	ck_assert_int_eq(job_spec_check(&spec, &field, why, sizeof(why)), ST_OK);
 	now = (struct now){ 1000 * SECOND, 5000 * SECOND };
 	collectives = true;
+	limited = slots_wanted = slots_held = false;
+	slots_free = true;
+	n_slots_given = 0;
 	spec_restores = spec_inits = unchecked = false;
 	coord = NULL;
 	memset(n_boards, 0, sizeof(n_boards));

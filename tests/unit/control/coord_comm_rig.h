@@ -14,6 +14,11 @@ enum { D = 3 };
 /* What the next open_coord begins with. */
 extern bool collectives, spec_restores, spec_inits;
 
+/* The next open_coord begins with a limit of exchanges; whether slots are free; whether the job asks for them, and has
+ * them; how often it has given them back. */
+extern bool limited, slots_free, slots_wanted, slots_held;
+extern unsigned n_slots_given;
+
 /* There is no memory, which libcheck would need: nothing is checked. */
 extern bool unchecked;
 

@@ -407,7 +407,9 @@ static Suite *suite(void)
 Suite *comm_go_suite(void);	/* test_coord_comm_go.c */
 Suite *comm_shards_suite(void); /* test_coord_comm_shards.c */
 
+Suite *coord_slots_suite(void); /* test_coord_slots.c */
+
 int main(void)
 {
-	return suite_run(suite(), comm_go_suite(), comm_shards_suite());
+	return suite_run(suite(), comm_go_suite(), comm_shards_suite(), coord_slots_suite());
 }

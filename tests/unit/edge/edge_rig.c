@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "edge/checkpoints.h"
 #include "edge/disk_watch.h"
+#include "edge/exchanging.h"
 #include "edge/hosted_norms.h"
 #include "edge/part_norms.h"
 #include "edge/hosted_ledger.h"
@@ -98,6 +99,7 @@ void rig_open(void)
 	d.idle.data = &d;
 	d.ports = part_ports();
 	ck_assert_int_eq(links_new(&d, rig_takes), ST_OK);
+	ck_assert_int_eq(exchanging_open(&d), ST_OK);
 	open_store();
 }
 
@@ -108,6 +110,7 @@ void rig_close(void)
 	daemon_drop_posted(&d);
 	links_free(&d);
 	hosted_free_all(&d);
+	exchanging_close(&d);
 	d.node.stopping = true;
 	parts_free_all(&d);
 	recorder_free(d.recorder);
