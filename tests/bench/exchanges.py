@@ -113,8 +113,9 @@ def main():
         for cluster_jobs in jobs.values():
             for j in cluster_jobs:
                 for r in j.team.ranks:
+                    r.detach()
+                for r in j.team.ranks:
                     r.close()
-                j.team.daemon.cancel(j.team.job)
 
 
 if __name__ == "__main__":
