@@ -14,6 +14,7 @@
 #   nodes [KILLS]      300 SIGKILLs of ranks, engines and gaccds of jobs on two to four nodes, and stopped engines (SEED=n draws them; 10,000
 #                      take hours); a death at every failpoint of a step on each of two nodes
 #   nodes-asan [KILLS], nodes-tsan [KILLS]  300 SIGKILLs as of nodes, of jobs on two nodes, under ASan+UBSan, under TSan
+#   device [KILLS]     jobs of the system tests on the GPU of the rig (no GPU: the fake driver and the simulator), and 1,000 deaths of engines and gaccd there (SEED=n draws them)
 #   large [TENSORS]    a job with a million tensors, declared in portions, and its checkpoint
 #   sim [RUNS]         200,000 simulated runs of the control code
 #   cluster [RUNS]     10,000 simulated runs of jobs on 1 to 16 nodes (SEED=n is the first)
@@ -111,6 +112,14 @@ nodes-tsan)
 	build tsan clang "-DGACC_SANITIZE=thread -DGACC_SAMPLE=" || { summary; exit 1; }
 	system tsan 36000 "not alone" "${size:-300} kills on two nodes, TSan" "$(tsan_prefix) env GACC_NODES=2 GACC_NODES_KILLS=${size:-300} GACC_SEED=${SEED:-0}" \
 		tests/system/test_nodes_kills.py || true
+	;;
+device)
+	begin
+	on_gcc
+	[ -e build/test-gcc/lib/gacc_cuda.fatbin ] || { echo "nvcc is needed, from NVIDIA's CUDA toolkit"; exit 1; }
+	system gcc 7200 'not campaign and not failpoints and not alone' "jobs with device: cuda, on the rig" "env TEST_DEVICE=cuda" \
+		"$(printf 'tests/system/test_%s.py ' $on_device)" || true
+	system gcc 36000 "not alone" "${size:-1000} kills on the rig" "env GACC_DEVICE_KILLS=${size:-1000} GACC_SEED=${SEED:-1}" tests/system/test_device.py || true
 	;;
 large)
 	begin

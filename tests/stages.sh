@@ -110,6 +110,9 @@ tsan_prefix() {
 	echo "env TSAN_OPTIONS=ignore_noninstrumented_modules=1$(! setarch -R true 2>/dev/null || echo ' setarch -R')"
 }
 
+# Files of system tests whose jobs may be on a device (TEST_DEVICE).
+on_device="equivalence outcomes checkpoint inline sessions leaving kills control"
+
 # Libraries that Debian has not, as references for tests: into build/python, which tests/system/conftest.py knows. With them root
 # has all that any test needs: from here on a skip for want of something is a failure.
 python_packages() {
