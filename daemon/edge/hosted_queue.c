@@ -17,7 +17,8 @@
 #include <stdlib.h>
 
 #define MEMORY_MARGIN (UINT64_C(256) << 20) /* left to the rest of the node */
-#define SEGMENTS_BESIDE_SLOTS 10	    /* at most: plan_segments */
+#define SEGMENTS_BESIDE_SLOTS 8		    /* at most: plan_segments */
+#define SEGMENTS_ON_DEVICE 2		    /* more, of a job on a device: its own, and the parameters twice */
 #define PER_PART 3			    /* descriptors: the plan, the engine's socket, the launcher's */
 /* a call's connection, the attach socket's, a duplicate of each to count it by */
 #define PER_RANK 4
@@ -182,6 +183,11 @@ static uint64_t descriptors_of(const struct node *n, uint32_t n_parts, uint64_t 
 	return stored + (uint64_t)PER_PART * n_parts + per_rank * (ranks < connections ? ranks : connections);
 }
 
+static uint64_t beside_slots(const struct job_spec *spec)
+{
+	return SEGMENTS_BESIDE_SLOTS + (spec->device != DEVICE_HOST ? SEGMENTS_ON_DEVICE : 0);
+}
+
 /* Of the parts that are on this node. */
 static void find_descriptors(const struct hosted *h, uint64_t *out, uint64_t *out_stored)
 {
@@ -189,7 +195,7 @@ static void find_descriptors(const struct hosted *h, uint64_t *out, uint64_t *ou
 	const uint32_t n_here = hosted_parts_here(h);
 	uint64_t ranks = 0;
 	bool mailboxes = false;
-	*out_stored = (uint64_t)SEGMENTS_BESIDE_SLOTS * n_here;
+	*out_stored = beside_slots(h->spec) * n_here;
 	for (uint32_t i = 0; i < h->n_parts; i++) {
 		if (h->part[i].node)
 			continue;
@@ -204,7 +210,7 @@ static void find_descriptors(const struct hosted *h, uint64_t *out, uint64_t *ou
 /* Of one part. */
 static void find_descriptors_of(const struct part *p, uint64_t *out, uint64_t *out_stored)
 {
-	*out_stored = SEGMENTS_BESIDE_SLOTS + (uint64_t)spec_slots(p->spec);
+	*out_stored = beside_slots(p->spec) + spec_slots(p->spec);
 	*out = descriptors_of(p->node, 1, p->spec->ranks, job_offers_mailboxes(p->spec), *out_stored);
 }
 

@@ -12,7 +12,7 @@
 
 struct rig host, gpu;
 static struct cuda_device trainer; /* the trainers' side of the device */
-bool on_host;		   /* the slots, and what trainers see of the parameters */
+bool on_host;			   /* the slots, and what trainers see of the parameters */
 
 struct rig_config pair_config(int optimizer)
 {
