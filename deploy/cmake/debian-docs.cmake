@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # Run by CPack before it makes the packages: what Debian's policy wants in each, and only there.
 set(packages gaccd:gaccd tools:gacc-tools library:libgacc0 development:libgacc-dev)
+if(EXISTS ${CPACK_TEMPORARY_DIRECTORY}/cuda) # there was nvcc
+  list(APPEND packages cuda:gaccd-cuda)
+endif()
 foreach(pair ${packages})
   string(REPLACE ":" ";" pair ${pair})
   list(GET pair 0 component)

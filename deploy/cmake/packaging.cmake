@@ -43,6 +43,9 @@ set(CPACK_GACC_DEBIAN_DIR ${deploy}/debian) # for that script
 
 set(CPACK_DEB_COMPONENT_INSTALL ON)
 set(CPACK_COMPONENTS_ALL gaccd tools library development)
+if(TARGET gacc_cuda_kernels) # there is nvcc
+  list(APPEND CPACK_COMPONENTS_ALL cuda)
+endif()
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS_PRIVATE_DIRS ${CMAKE_LIBRARY_OUTPUT_DIRECTORY})
@@ -59,6 +62,12 @@ parameters and the optimizer state of the jobs there, in shared memory
 that outlives it, and steps when every rank has contributed.")
 set(CPACK_DEBIAN_GACCD_PACKAGE_DEPENDS adduser)
 set(CPACK_DEBIAN_GACCD_PACKAGE_RECOMMENDS "gacc-tools, systemd")
+
+set(CPACK_DEBIAN_CUDA_PACKAGE_NAME gaccd-cuda)
+set(CPACK_DEBIAN_CUDA_DESCRIPTION "NVIDIA GPUs for the gradient accumulation daemon
+The arithmetic of jobs whose accumulators, parameters and optimizer state
+are in a GPU's memory (device: cuda). The driver is found at run time.")
+set(CPACK_DEBIAN_CUDA_PACKAGE_DEPENDS "gaccd (= ${PROJECT_VERSION})")
 
 set(CPACK_DEBIAN_TOOLS_PACKAGE_NAME gacc-tools)
 set(CPACK_DEBIAN_TOOLS_DESCRIPTION "command-line tools of the gradient accumulation daemon

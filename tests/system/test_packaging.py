@@ -169,6 +169,9 @@ def test_installed_files(installed):
                     "lib/sysusers.d/gacc.conf", "man1/gaccctl.1", "man8/gaccd.8", "bash-completion/completions/gaccctl",
                     "site-functions/_gaccctl", "vendor_completions.d/gaccctl.fish", "gacc/job.schema.json"):
         installed.find(pattern)
+    if (build_dir() / "lib/gacc_cuda.fatbin").exists():
+        plugin = installed.find("lib/gacc/gacc_cuda.so")
+        assert (installed.find("sbin/gaccd").parent / "../lib/gacc/gacc_cuda.so").resolve() == plugin
 
 
 def test_installed_gaccd_runs(installed):
@@ -267,6 +270,8 @@ PACKAGES = {
                     "/usr/lib/*/cmake/gacc/gaccTargets-relwithdebinfo.cmake", "/usr/share/gacc/gacc.protoset",
                     *(f"/usr/share/gacc/proto/gacc/v1/{p.name}" for p in (ROOT / "proto/gacc/v1").glob("*.proto"))},
 }
+if (build_dir() / "lib/gacc_cuda.fatbin").exists():  # there is nvcc
+    PACKAGES["gaccd-cuda"] = {"/usr/lib/gacc/gacc_cuda.so", "/usr/share/lintian/overrides/gaccd-cuda"}
 
 
 @pytest.fixture(scope="module")
@@ -300,6 +305,8 @@ def test_packages_control(debs):
         return {d.split()[0]: d for d in run("dpkg-deb", "-f", debs[name], "Depends").strip().split(", ")}
 
     assert {"adduser", "libc6", "libsqlite3-0", "libuv1", "libprotobuf-c1"} <= set(depends("gaccd"))
+    if "gaccd-cuda" in debs:
+        assert depends("gaccd-cuda")["gaccd"] == f"gaccd (= {VERSION})"
     for name in "gacc-tools", "libgacc-dev":
         assert depends(name)["libgacc0"] == f"libgacc0 (= {VERSION})"
     assert run("dpkg-deb", "-I", debs["gaccd"], "conffiles") == "/etc/gacc/gaccd.yaml\n"
