@@ -10,6 +10,7 @@ round at the same time. A step's time is the mean over a round's steps of both j
 """
 import argparse
 import pathlib
+import signal
 import statistics
 import subprocess
 import sys
@@ -93,6 +94,7 @@ def main():
     p.add_argument("--steps", type=int, default=8)
     p.add_argument("--compute", default="0,0.15")
     a = p.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the namespaces go with the process
     with netns.Network(2, a.rate) as network, Nodes(network, 1) as one, Nodes(network, 2) as two:
         jobs = {limit: [Job(c, a.elements) for _ in range(2)] for limit, c in ((1, one), (2, two))}
         for limit in jobs:
