@@ -140,6 +140,8 @@ static int command(const char *const *words)
 	char *argv[11] = { NULL };
 	int argc = 0, st;
 
+	gacc_close(inv.client); /* of the command before, which leaves it to the end of the process */
+	inv.client = NULL;
 	for (; words[argc]; argc++) {
 		snprintf(text[argc], sizeof(text[argc]), "%s", words[argc]);
 		argv[argc] = text[argc];
