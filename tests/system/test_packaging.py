@@ -270,8 +270,6 @@ PACKAGES = {
                     "/usr/lib/*/cmake/gacc/gaccTargets-relwithdebinfo.cmake", "/usr/share/gacc/gacc.protoset",
                     *(f"/usr/share/gacc/proto/gacc/v1/{p.name}" for p in (ROOT / "proto/gacc/v1").glob("*.proto"))},
 }
-if (build_dir() / "lib/gacc_cuda.fatbin").exists():  # there is nvcc
-    PACKAGES["gaccd-cuda"] = {"/usr/lib/gacc/gacc_cuda.so", "/usr/share/lintian/overrides/gaccd-cuda"}
 
 
 @pytest.fixture(scope="module")
@@ -281,6 +279,8 @@ def debs(tmp_path_factory):
         pytest.skip("no dpkg-deb or dpkg-shlibdeps")
     build = tmp_path_factory.mktemp("packages")
     run(ROOT / "deploy/build-packages.sh", build)
+    if (build / "lib/gacc_cuda.fatbin").exists():  # there is nvcc
+        PACKAGES["gaccd-cuda"] = {"/usr/lib/gacc/gacc_cuda.so", "/usr/share/lintian/overrides/gaccd-cuda"}
     files = sorted((build / "packages").glob("*.deb"))
     yield {f.name.split("_")[0]: f for f in files}
     shutil.rmtree(build)
