@@ -312,7 +312,7 @@ int64_t engine_proc_pid(const struct engine_proc *e)
 /* What gaccd itself was told by its service manager is not for others; its configuration is not either. */
 static bool is_for_engines(const char *variable)
 {
-	static const char *const own[] = { "NOTIFY_SOCKET=", "LISTEN_", "WATCHDOG_", "FDSTORE=", "GACC_" };
+	static const char *const own[] = { "NOTIFY_SOCKET=", "LISTEN_", "WATCHDOG_", "GACC_" };
 	for (size_t i = 0; i < sizeof(own) / sizeof(*own); i++)
 		if (!strncmp(variable, own[i], strlen(own[i])))
 			return false;

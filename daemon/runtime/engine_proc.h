@@ -42,8 +42,8 @@ struct engine_start {
 	const char *coll_address; /* the others reach the engine there */
 	int64_t stall_ns;
 	/* of a job on a device */
-	bool on_device; /* the engine has this process' environment, which tells where the driver is, and how it works
-			 */
+	/* the engine has this process' environment, which tells where the driver is, and how it works */
+	bool on_device;
 	uint32_t n_device, others_are_over;
 };
 

@@ -251,7 +251,8 @@ void part_device_on_engine_lost(struct part *);
 /* An engine of an earlier gaccd may still be there: the next one is not started yet. Not for ever, and then START does
  * not say that the others are over. */
 bool part_device_waits(struct part *, struct now);
-/* Before the process gets the memory: a later gaccd will find it in the status segment. */
+/* The engine's process, which a later gaccd will find in the status segment; 0: it is not known, from before it gets
+ * the memory until after, as gaccd may die meanwhile. */
 void part_device_note(struct part *, int64_t pid);
 
 /* ---- part_slots.c: slots to which the device of a dead process may still write ---- */

@@ -12,9 +12,8 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#define AWAIT_NS                                                                                                       \
-	(INT64_C(10) * 1000000000) /* for an engine of an earlier gaccd to end; its successor waits further            \
-				    */
+/* For an engine of an earlier gaccd to end; then its successor waits, for the device. */
+#define AWAIT_NS (INT64_C(10) * 1000000000)
 
 static int first_of(const struct part *p)
 {
@@ -117,7 +116,7 @@ void part_device_note(struct part *p, int64_t pid)
 	struct status_progress *s = part_device_segments(p) ? progress_of(p) : NULL;
 	if (!s)
 		return;
-	const bool known = p->engine.others_are_over || p->mem.making;
+	const bool known = pid && (p->engine.others_are_over || p->mem.making);
 	atomic_store(&s->engine_pid, 0);
 	atomic_store(&s->engine_start_time, known ? process_start_time(pid) : 0);
 	atomic_store(&s->engine_pid, known ? pid : 0);

@@ -247,6 +247,7 @@ void part_start_engine(struct part *p)
 		return;
 	p->engine.refusal[0] = '\0';
 	p->engine.starts++;
+	part_device_note(p, 0);
 	if (start(p, why, sizeof(why)))
 		on_failure(p, "EngineNotStarted", why, false, node_now());
 	else
