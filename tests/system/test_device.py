@@ -151,6 +151,17 @@ def test_the_memory_is_given_back(how):
 # ---- deaths ----
 
 
+def test_a_death_while_the_memory_is_made():
+    """What there was of it is given back: the GPU has room for one job, which gets its memory all the same."""
+    with machine(memory=20 * MIB, delay=30_000) as d, concurrent.futures.ThreadPoolExecutor(1) as pool:
+        team = pool.submit(Team, d, job(), TENSORS)
+        pid = wait_until("an engine", d.engine_pids)[0]
+        time.sleep(0.3)
+        d.kill_engine(None, pid)  # on a busy machine the memory may be there already, and is adopted
+        with team.result(60) as gpu:
+            gpu.window(micros(0, (2, 2)))
+
+
 @pytest.mark.parametrize("dies", ["engine", "gaccd", "both"])
 def test_the_memory_is_adopted(dies):
     with machine() as d, Team(d, job(), TENSORS) as gpu, Team(d, job("host"), TENSORS) as host:
