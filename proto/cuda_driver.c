@@ -35,3 +35,13 @@ const char *cuda_result_name(const struct cuda_driver *cuda, cu_result code)
 		return "CUDA error";
 	return name;
 }
+
+void cuda_uuid_text(const struct cu_uuid *uuid, char out[CUDA_UUID_TEXT])
+{
+	size_t n = (size_t)snprintf(out, CUDA_UUID_TEXT, "GPU-");
+	for (size_t i = 0; i < sizeof(uuid->bytes); i++) {
+		const bool dash = i == 4 || i == 6 || i == 8 || i == 10;
+		n += (size_t)snprintf(out + n, CUDA_UUID_TEXT - n, "%s%02x", dash ? "-" : "",
+				      (unsigned char)uuid->bytes[i]);
+	}
+}

@@ -81,6 +81,10 @@ struct cuda_driver {
  * without a full stop, cut to `size` bytes, and `out` is all NULL. */
 bool cuda_driver_load(struct cuda_driver *out, char *why, size_t size);
 
+#define CUDA_UUID_TEXT 41 /* GPU-8-4-4-4-12 hexadecimal digits, and the end */
+/* As nvidia-smi -L prints it. Any thread. */
+void cuda_uuid_text(const struct cu_uuid *, char out[CUDA_UUID_TEXT]);
+
 /* What CUDA calls the code, such as CUDA_ERROR_OUT_OF_MEMORY, or "CUDA error" for one that it does not know. Static.
  * Any thread. */
 const char *cuda_result_name(const struct cuda_driver *, cu_result);

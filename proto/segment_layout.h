@@ -20,16 +20,17 @@
 #define SEGMENT_DATA_OFFSET 4096
 
 enum segment_role {
-	SEG_CONTROL = 1, /* control records, ledger, undo, norms of tensors */
-	SEG_STATUS = 2,	 /* struct status_page */
-	SEG_ACCUM0 = 3,	 /* P[0] */
-	SEG_ACCUM1 = 4,	 /* P[1] */
-	SEG_PARAMS = 5,	 /* parameters in their own dtype; trainers map it read-only */
-	SEG_MASTER = 6,	 /* f32 master of 16-bit parameters */
-	SEG_STATE0 = 7,	 /* optimizer state: momentum buffer, or m */
-	SEG_STATE1 = 8,	 /* v */
-	SEG_DEVICE = 9,	 /* of a job on a device: what its engine's next life must find there */
-	SEG_SLOT = 16	 /* index = slot */
+	SEG_CONTROL = 1,      /* control records, ledger, undo, norms of tensors */
+	SEG_STATUS = 2,	      /* struct status_page */
+	SEG_ACCUM0 = 3,	      /* P[0] */
+	SEG_ACCUM1 = 4,	      /* P[1] */
+	SEG_PARAMS = 5,	      /* parameters in their own dtype; trainers map it read-only */
+	SEG_MASTER = 6,	      /* f32 master of 16-bit parameters */
+	SEG_STATE0 = 7,	      /* optimizer state: momentum buffer, or m */
+	SEG_STATE1 = 8,	      /* v */
+	SEG_DEVICE = 9,	      /* of a job on a device: what its engine's next life must find there */
+	SEG_DEVICE_FILE = 10, /* no memory: the device's file, open, without which the driver may drop the memory */
+	SEG_SLOT = 16	      /* index = slot */
 };
 
 struct segment_header {
@@ -218,6 +219,7 @@ _Static_assert(sizeof(struct status_rank) == 32, "status_rank is a format");
 
 /* In the same segment, at STATUS_PROGRESS_OFFSET: what gaccd and the engine's successor want to know. One row for each
  * rank of the engine. */
+#define STATUS_GPU_BYTES 40
 struct status_progress {
 	/* seq of the newest control record that an answer relied on, stored before the answer is sent: an engine that
 	 * finds only an older record would not know what has been promised */
@@ -226,9 +228,21 @@ struct status_progress {
 	 * an engine before it may live still */
 	_Atomic int64_t engine_pid;
 	_Atomic uint64_t engine_start_time; /* clock ticks after the boot */
-	uint64_t reserved[5];
+	/* of a job on a device: the whole name of the one that has the memory, noted by the engine that makes it;
+	 * zeros behind it, and no end where all places are taken */
+	char gpu[STATUS_GPU_BYTES];
 	struct status_rank rank[];
 };
+
+/* Of a slot on a device, behind the rows, as no process but those that use the device can look into it: the note of
+ * struct segment_device, where trainers cannot write it, and how often the slot has got other memory. Written by gaccd;
+ * `used` is 0 while the others are being written. */
+struct status_slot {
+	_Atomic uint64_t sgen;
+	_Atomic uint32_t rank, used;
+	_Atomic uint64_t exchanges; /* odd: it is kept under the slot's other name */
+};
+_Static_assert(sizeof(struct status_slot) == 24, "status_slot is a format");
 #define STATUS_PROGRESS_OFFSET 64
 _Static_assert(sizeof(struct status_page) <= STATUS_PROGRESS_OFFSET && sizeof(struct status_progress) == 64, "formats");
 

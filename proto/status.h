@@ -54,6 +54,9 @@
 	X(NONFINITE, 9, false, "non-finite gradient", "look at this rank's data and loss")                             \
 	X(NOT_READY, 9, false, "the job is not running yet", "call RegisterTensors and WaitReady first")               \
 	X(JOB_ENDED, 9, false, "the job has ended", "submit a new job")                                                \
+	X(DEVICE_MISMATCH, 9, false, "the job's slots are in the memory of a GPU that this trainer does not use",      \
+	  "run the trainer on the GPU that the message names, or submit the job with that of the trainer (gpu), or "   \
+	  "with slots_on: host")                                                                                       \
 	X(NOT_SUPPORTED, 9, false, "not supported here", "do without it")                                              \
 	X(VERSION_SKEW, 9, false, "no common protocol version", "update the older side")                               \
 	X(RESOURCE_EXHAUSTED, 8, false, "a limit is reached", "wait until earlier work is over, or raise the limit")   \

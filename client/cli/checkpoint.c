@@ -24,10 +24,10 @@ static const char *color_of(const gacc_checkpoint_info *c)
 static void view_checkpoints(struct invocation *inv, const gacc_checkpoints *all)
 {
 	static const struct column columns[] = {
-		{ "ID", true, false },	    { "STATE", false, false },	{ "STEP", true, false },
-		{ "WINDOW", true, false },  { "CARRIED", true, false }, { "SIZE", true, false },
-		{ "TOOK", true, false },    { "AGE", true, false },	{ "PATH", false, false },
-		{ "MESSAGE", false, true }, { NULL, false, false },
+		{ "ID", true, false },	     { "STATE", false, false },	 { "STEP", true, false },
+		{ "WINDOW", true, false },   { "CARRIED", true, false }, { "SIZE", true, false },
+		{ "TRAINERS", true, false }, { "TOOK", true, false },	 { "AGE", true, false },
+		{ "PATH", false, false },    { "MESSAGE", false, true }, { NULL, false, false },
 	};
 	struct sheet *s = sheet_new(inv, columns);
 	char size[SHORT], when[SHORT];
@@ -42,6 +42,7 @@ static void view_checkpoints(struct invocation *inv, const gacc_checkpoints *all
 		sheet_cell(s, "%" PRIu64, c->window);
 		sheet_cell(s, "%" PRIu64, c->carried_micros);
 		sheet_cell(s, "%s", bytes(size, c->bytes));
+		sheet_cell(s, "%s", c->state_bytes ? bytes(size, c->state_bytes) : "-");
 		if (c->ended_unix_nanos)
 			sheet_cell(s, "%.2f s", (double)(c->ended_unix_nanos - c->started_unix_nanos) / 1e9);
 		else

@@ -61,6 +61,8 @@ static const struct command commands[] = {
 			"to worker_RANK.log in the log directory. Ctrl-C cancels the job and asks the ranks to end; a "
 			"second one kills them. Ends with the highest status of a rank (128 + signal for a killed "
 			"one).\n"
+			"With --no-torch-env only variables that begin with GACC_ tell a rank where it is, for "
+			"programs whose libraries start torch.distributed when they find RANK or LOCAL_RANK.\n"
 			"With --nodes the gaccds of these nodes start the ranks, each those of its part (as submit "
 			"does with launch.mode daemon): with a small environment and the job file's "
 			"launch.environment, in this directory or launch.working_dir. The exit status is that of the "
@@ -74,7 +76,8 @@ static const struct command commands[] = {
 			{ "batch", 0, "B", "samples in one micro-batch, for display" }, OPTION_LOG_DIR,
 			{ "tee", 0, "RANKS", "whose output is shown here too: all, none, or 0,2 (0)" },
 			{ "max-restarts", 0, "N", "start a rank that died again, at most N times in all (0)" },
-			{ "grace", 0, "TIME", "between asking ranks to end and killing them (10s)" }),
+			{ "grace", 0, "TIME", "between asking ranks to end and killing them (10s)" },
+			{ "no-torch-env", 0, NULL, "GACC_RANK and the like, but no RANK, WORLD_SIZE, MASTER_ADDR" }),
 		.min_operands = 1,
 		.max_operands = -1,
 		.runs_program = true,
@@ -196,15 +199,19 @@ static const struct command commands[] = {
 		.name = "history",
 		.group = "Look",
 		.summary = "show what became of a job's windows, newest first",
-		.usage = "JOB [-n N] [--micros]",
-		.examples = "gaccctl history 42\ngaccctl history 42 -n 1 --micros",
+		.usage = "JOB [-n N | --whole] [--micros]",
+		.examples = "gaccctl history 42\ngaccctl history 42 -n 1 --micros\ngaccctl history 42 --whole -o json",
 		.details = "LAST is the rank that completed the window and LATE BY how long after the one before; "
 			   "SHORT are the "
 			   "ranks that gave fewer than micro_size. With --micros: who contributed which micro-batches, "
 			   "with "
-			   "what weight and loss, and how long after the first push of that index by any rank.",
+			   "what weight and loss, and how long after the first push of that index by any rank. With "
+			   "--whole: "
+			   "the job from its first window to its newest, with at most 512 windows in between, evenly "
+			   "spaced.",
 		.options = OPTIONS({ "count", 'n', "N", "how many windows (20)" },
-				   { "micros", 0, NULL, "a line for each micro-batch of each rank" }),
+				   { "micros", 0, NULL, "a line for each micro-batch of each rank" },
+				   { "whole", 0, NULL, "the whole job, thinned out" }),
 		.min_operands = 1,
 		.max_operands = 1,
 		.run = cmd_history,

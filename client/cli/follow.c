@@ -4,6 +4,7 @@
 #include "follow.h"
 
 #include "output.h"
+#include "status_line.h"
 
 #include <ctype.h>
 #include <fcntl.h>
@@ -108,6 +109,7 @@ static bool is_open(struct follower *f)
 
 static void print_line(struct follower *f, FILE *out, const char *text, size_t n)
 {
+	status_line_clear();
 	if (f->prefix)
 		fprintf(out, "[rank%u] ", f->rank);
 	if (f->escaped)

@@ -31,7 +31,47 @@ static const char *short_ranks(char *out, size_t n, const gacc_window_info *w)
 	return out;
 }
 
-static void window_row(struct sheet *s, const gacc_window_info *w)
+#define SCALARS_SHOWN 4 /* that do not make a line too long; with -o wide SCALARS_WIDE */
+#define SCALARS_WIDE 24
+
+static const gacc_scalar *find_scalar(const gacc_window_info *w, const char *name)
+{
+	for (size_t i = 0; i < w->n_scalar; i++)
+		if (!strcmp(w->scalar[i].name, name))
+			return &w->scalar[i];
+	return NULL;
+}
+
+static void scalar_cells(struct sheet *s, const gacc_window_info *w, const struct column *column)
+{
+	for (; column->name; column++) {
+		const gacc_scalar *v = find_scalar(w, column->name);
+
+		if (v)
+			sheet_cell(s, "%.4g", v->value);
+		else
+			sheet_cell(s, "-");
+	}
+}
+
+/* A column for each name that these windows have, behind `at` columns. */
+static void add_scalar_columns(struct column *column, size_t at, const gacc_history *h)
+{
+	const struct column *first = &column[at];
+
+	for (size_t i = 0; i < h->n; i++)
+		for (size_t k = 0; k < h->window[i].n_scalar; k++) {
+			const char *name = h->window[i].scalar[k].name;
+			const struct column *c = first;
+
+			while (c->name && strcmp(c->name, name) != 0)
+				c++;
+			if (!c->name && c < first + SCALARS_WIDE)
+				column[c - column] = (struct column){ name, true, c >= first + SCALARS_SHOWN };
+		}
+}
+
+static void window_row(struct sheet *s, const gacc_window_info *w, const struct column *scalars)
 {
 	bool applied = !strcmp(w->outcome, "APPLIED"), skipped = !strcmp(w->outcome, "SKIPPED");
 	char text[256], when[SHORT];
@@ -52,11 +92,12 @@ static void window_row(struct sheet *s, const gacc_window_info *w)
 	sheet_cell(s, "%s", age_since(when, w->closed_unix_nanos));
 	sheet_cell(s, "%g", w->divisor);
 	sheet_cell(s, "%g", w->loss_scale);
+	scalar_cells(s, w, scalars);
 }
 
 static void view_windows(struct invocation *inv, const gacc_history *h)
 {
-	static const struct column columns[] = {
+	static const struct column common[] = {
 		{ "WINDOW", true, false }, { "STEP", true, false },    { "OUTCOME", false, false },
 		{ "MICROS", true, false }, { "WEIGHT", true, false },  { "LOSS", true, false },
 		{ "NORM", true, false },   { "LR", true, false },      { "LAST", true, false },
@@ -64,10 +105,15 @@ static void view_windows(struct invocation *inv, const gacc_history *h)
 		{ "AGE", true, false },	   { "DIVISOR", true, true },  { "SCALE", true, true },
 		{ NULL, false, false },
 	};
-	struct sheet *s = sheet_new(inv, columns);
+	const size_t n = sizeof(common) / sizeof(*common) - 1;
+	struct column columns[sizeof(common) / sizeof(*common) + SCALARS_WIDE] = { 0 };
+	struct sheet *s;
 
+	memcpy(columns, common, sizeof(common));
+	add_scalar_columns(columns, n, h);
+	s = sheet_new(inv, columns);
 	for (size_t i = 0; i < h->n; i++)
-		window_row(s, &h->window[i]);
+		window_row(s, &h->window[i], &columns[n]);
 	sheet_print(s);
 }
 
@@ -104,6 +150,15 @@ static void view_micros(struct invocation *inv, const gacc_history *h)
 	sheet_print(s);
 }
 
+/* --whole is all that there is, so that a number or micro-batches would be lost. */
+static gacc_status get_history(struct invocation *inv, uint32_t limit, bool micros, gacc_history **out)
+{
+	const char *job = job_operand(inv->operand[0]);
+
+	return opt_flag(inv, "whole") ? gacc_job_history_whole(inv->client, job, out)
+				      : gacc_job_history(inv->client, job, 0, limit, micros, out);
+}
+
 int cmd_history(struct invocation *inv)
 {
 	bool micros = opt_flag(inv, "micros");
@@ -111,9 +166,12 @@ int cmd_history(struct invocation *inv)
 	uint64_t limit;
 	int st = EXIT_OK;
 
+	if (opt_flag(inv, "whole") && (micros || opt(inv, "count")))
+		return fail_usage(inv,
+				  "--whole has one line for each window that it has: leave out --count and --micros");
 	if (!opt_uint(inv, "count", 1, UINT32_MAX, 20, &limit, &st) || !open_client(inv, &st))
 		return st;
-	if (gacc_job_history(inv->client, job_operand(inv->operand[0]), 0, (uint32_t)limit, micros, &h))
+	if (get_history(inv, (uint32_t)limit, micros, &h))
 		return fail_client(inv);
 	if (wants_data(inv))
 		st = print_json_list(inv, "windows", h->window, h->n);

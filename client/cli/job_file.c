@@ -307,6 +307,8 @@ static bool apply_launch(struct invocation *inv, gacc_spec *spec, int *st)
 	for (size_t i = 0; i < sizeof(map) / sizeof(map[0]); i++)
 		if (opt(inv, map[i].option) && !spec_set(inv, spec, map[i].key, opt(inv, map[i].option), st))
 			return false;
+	if (opt_flag(inv, "no-torch-env") && !spec_set(inv, spec, "launch.no_torch_env", "true", st))
+		return false;
 	return spec_set(inv, spec, "launch.mode", "daemon", st) && apply_command(inv, spec, st) &&
 	       working_dir(inv, spec, st);
 }

@@ -4,6 +4,7 @@
 #include "output.h"
 
 #include "proto/utf8.h"
+#include "status_line.h"
 #include "yaml.h"
 
 #include <errno.h>
@@ -60,6 +61,7 @@ void tell(FILE *out, const char *fmt, ...)
 	va_end(ap);
 	if (n < 0)
 		return;
+	status_line_clear();
 	put_text(out, text, (size_t)n);
 	free(text);
 }

@@ -50,7 +50,7 @@ struct column {
 	bool wide;	  /* only with -o wide */
 };
 
-#define COLUMNS_MAX 20
+#define COLUMNS_MAX 40
 
 struct sheet;
 /* NULL without memory. */

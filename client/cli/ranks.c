@@ -40,15 +40,27 @@ static const char *const set_names[] = {
 	"GACC_MICRO_SIZE",
 	"GACC_LOG_DIR",
 };
+/* Left out besides with no_torch: a launcher around gaccctl has set them. */
+static const char *const torch_names[] = {
+	"GROUP_WORLD_SIZE",	     "NODE_RANK",	    "ROLE_RANK",
+	"ROLE_WORLD_SIZE",	     "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT",
+	"TORCHELASTIC_MAX_RESTARTS",
+};
 
-static bool is_set_by_us(const char *variable)
+static bool is_one_of(const char *variable, const char *const *names, size_t n_names)
 {
 	size_t n = strcspn(variable, "=");
 
-	for (size_t i = 0; i < sizeof(set_names) / sizeof(set_names[0]); i++)
-		if (strlen(set_names[i]) == n && !strncmp(set_names[i], variable, n))
+	for (size_t i = 0; i < n_names; i++)
+		if (strlen(names[i]) == n && !strncmp(names[i], variable, n))
 			return true;
 	return false;
+}
+
+static bool is_left_out(const char *variable, bool no_torch)
+{
+	return is_one_of(variable, set_names, sizeof(set_names) / sizeof(set_names[0])) ||
+	       (no_torch && is_one_of(variable, torch_names, sizeof(torch_names) / sizeof(torch_names[0])));
 }
 
 static bool add(char **list, size_t *n, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
@@ -66,11 +78,17 @@ static bool add(char **list, size_t *n, const char *fmt, ...)
 	return length >= 0 && ++*n;
 }
 
-static bool add_common(char **list, size_t *n, const struct rank_environment *e, bool omp, bool python)
+/* As torchrun sets them. */
+static bool add_torch(char **list, size_t *n, const struct rank_environment *e)
 {
 	return add(list, n, "WORLD_SIZE=%u", e->ranks) && add(list, n, "LOCAL_WORLD_SIZE=%u", e->ranks) &&
-	       add(list, n, "GACC_WORLD_SIZE=%u", e->ranks) && add(list, n, "GROUP_RANK=0") &&
-	       add(list, n, "MASTER_ADDR=127.0.0.1") && add(list, n, "MASTER_PORT=%u", e->master_port) &&
+	       add(list, n, "GROUP_RANK=0") && add(list, n, "MASTER_ADDR=127.0.0.1") &&
+	       add(list, n, "MASTER_PORT=%u", e->master_port);
+}
+
+static bool add_common(char **list, size_t *n, const struct rank_environment *e, bool omp, bool python)
+{
+	return (e->no_torch || add_torch(list, n, e)) && add(list, n, "GACC_WORLD_SIZE=%u", e->ranks) &&
 	       add(list, n, "GACC_JOB_ID=%llu", (unsigned long long)e->job_id) &&
 	       add(list, n, "GACC_ENDPOINT=%s", e->endpoint) && add(list, n, "GACC_MICRO_SIZE=%u", e->micro_size) &&
 	       add(list, n, "GACC_LOG_DIR=%s", e->log_dir) && (!omp || add(list, n, "OMP_NUM_THREADS=1")) &&
@@ -91,7 +109,7 @@ char **rank_environment(char *const *ours, const struct rank_environment *e)
 	for (size_t i = 0; i < n_ours && ok; i++) {
 		omp = omp && strncmp(ours[i], "OMP_NUM_THREADS=", 16) != 0;
 		python = python && strncmp(ours[i], "PYTHONUNBUFFERED=", 17) != 0;
-		if (!is_set_by_us(ours[i]))
+		if (!is_left_out(ours[i], e->no_torch))
 			ok = add(list, &n, "%s", ours[i]);
 	}
 	if (!ok || !add_common(list, &n, e, omp, python)) {
@@ -108,12 +126,17 @@ void rank_environment_free(char **list)
 	free(list);
 }
 
-void rank_variables(uint32_t rank, int restarts, char out[RANK_VARIABLES][RANK_VARIABLE_MAX])
+size_t rank_variables(uint32_t rank, int restarts, bool no_torch, char out[RANK_VARIABLES][RANK_VARIABLE_MAX])
 {
-	snprintf(out[0], RANK_VARIABLE_MAX, "RANK=%u", rank);
-	snprintf(out[1], RANK_VARIABLE_MAX, "LOCAL_RANK=%u", rank);
-	snprintf(out[2], RANK_VARIABLE_MAX, "GACC_RANK=%u", rank);
-	snprintf(out[3], RANK_VARIABLE_MAX, "GACC_RESTART_COUNT=%d", restarts);
+	size_t n = 0;
+
+	snprintf(out[n++], RANK_VARIABLE_MAX, "GACC_RANK=%u", rank);
+	snprintf(out[n++], RANK_VARIABLE_MAX, "GACC_RESTART_COUNT=%d", restarts);
+	if (no_torch)
+		return n;
+	snprintf(out[n++], RANK_VARIABLE_MAX, "RANK=%u", rank);
+	snprintf(out[n++], RANK_VARIABLE_MAX, "LOCAL_RANK=%u", rank);
+	return n;
 }
 
 /* ---- start ---- */
@@ -169,9 +192,10 @@ static int start(struct ranks *r, uint32_t rank, int log)
 		argv[2] = parent;
 		memcpy(argv + 3, r->argv, n_args * sizeof(*argv));
 		memcpy(envp, r->common, n_common * sizeof(*envp));
-		rank_variables(rank, r->rank[rank].restarts, variables);
-		for (int i = 0; i < RANK_VARIABLES; i++)
-			envp[n_common + (size_t)i] = variables[i];
+		const size_t n = rank_variables(rank, r->rank[rank].restarts, r->no_torch, variables);
+
+		for (size_t i = 0; i < n; i++)
+			envp[n_common + i] = variables[i];
 		err = spawn(argv, envp, log, &r->rank[rank].pid);
 	}
 	free(argv);

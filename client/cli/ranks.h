@@ -5,6 +5,7 @@
 #define GACCCTL_RANKS_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
 
@@ -22,7 +23,8 @@ struct ranks {
 	uint32_t n;
 	char **argv;	     /* of the program, borrowed */
 	const char *log_dir; /* borrowed */
-	char **common;	     /* environment that all ranks share, NULL-terminated, owned */
+	bool no_torch;
+	char **common; /* environment that all ranks share, NULL-terminated, owned */
 };
 
 struct rank_environment {
@@ -30,16 +32,17 @@ struct rank_environment {
 	uint32_t ranks, micro_size;
 	const char *endpoint, *log_dir;
 	uint16_t master_port;
+	bool no_torch; /* nothing by which a library would start torch.distributed: GACC_RANK and the like alone */
 };
 
 /* The environment of the ranks: ours, and what torchrun and gacc set. OMP_NUM_THREADS=1 and PYTHONUNBUFFERED=1 (output
  * of Python goes to the log at once) unless they are set. *out is a NULL-terminated list of owned strings;
  * rank_environment_free. NULL without memory. */
 char **rank_environment(char *const *ours, const struct rank_environment *e);
-/* The variables that differ from rank to rank, to out[]; returns how many. */
+/* The variables that differ from rank to rank, to out[]; returns how many: fewer with no_torch. */
 #define RANK_VARIABLES 4
 #define RANK_VARIABLE_MAX 48
-void rank_variables(uint32_t rank, int restarts, char out[RANK_VARIABLES][RANK_VARIABLE_MAX]);
+size_t rank_variables(uint32_t rank, int restarts, bool no_torch, char out[RANK_VARIABLES][RANK_VARIABLE_MAX]);
 void rank_environment_free(char **list);
 
 /* 0 or errno. */

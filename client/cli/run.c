@@ -7,6 +7,7 @@
 #include "output.h"
 #include "run_nodes.h"
 #include "signals.h"
+#include "status_line.h"
 #include "view.h"
 
 #include <errno.h>
@@ -92,10 +93,13 @@ static bool start_ranks(struct run *r, int *st)
 				      .micro_size = run_info(r)->micro_size,
 				      .endpoint = gacc_endpoint(r->inv->client),
 				      .log_dir = r->log_dir,
-				      .master_port = free_port() };
+				      .master_port = free_port(),
+				      .no_torch = opt_flag(r->inv, "no-torch-env") };
 	int err = 0;
 
-	r->ranks = (struct ranks){ .n = r->n_ranks, .argv = r->inv->operand, .log_dir = r->log_dir };
+	r->ranks = (struct ranks){
+		.n = r->n_ranks, .argv = r->inv->operand, .log_dir = r->log_dir, .no_torch = e.no_torch
+	};
 	r->ranks.rank = calloc(r->n_ranks, sizeof(*r->ranks.rank));
 	r->ranks.common = rank_environment(environ, &e);
 	r->follower = calloc(r->n_ranks, sizeof(*r->follower));
@@ -116,6 +120,7 @@ static bool open_polls(struct run *r, int *st)
 		*st = fail_client(r->inv);
 		return false;
 	}
+	status_line_open(r->inv->err);
 	r->poll[POLL_SIGNALS] = (struct pollfd){ .fd = signals_open(), .events = POLLIN };
 	r->poll[POLL_JOB] = (struct pollfd){ .fd = gacc_watch_fd(r->watch), .events = POLLIN };
 	r->poll[POLL_OUTPUT] = (struct pollfd){ .fd = follow_changes(r->log_dir), .events = POLLIN };
@@ -154,7 +159,7 @@ static void say_params(struct run *r)
 	if (r->params_said || !run_info(r)->parameters)
 		return;
 	r->params_said = true;
-	fprintf(r->say, "params %" PRIu64 " in %" PRIu64 " tensors\n", run_info(r)->parameters, run_info(r)->tensors);
+	tell(r->say, "params %" PRIu64 " in %" PRIu64 " tensors\n", run_info(r)->parameters, run_info(r)->tensors);
 	fflush(r->say);
 }
 
@@ -167,6 +172,7 @@ static void on_job(struct run *r)
 		bool was_ended = run_info(r)->ended;
 
 		run_take_job(r, jobs);
+		r->asked_ms = r->asked_ms == INT64_MAX ? 0 : r->asked_ms;
 		say_params(r);
 		if (!was_ended && run_info(r)->ended && !r->deadline_ms)
 			r->deadline_ms = run_now_ms() + r->grace_ms; /* ranks see it too, and should end */
@@ -242,7 +248,9 @@ static void loop(struct run *r)
 		run_watch_early_ends(r);
 		if (r->deadline_ms && run_now_ms() >= r->deadline_ms)
 			on_deadline(r);
+		run_show_progress(r);
 	}
+	status_line_clear();
 	show_output(r, true);
 }
 

@@ -91,7 +91,7 @@ static void say_root_cause(struct run *r, uint32_t rank)
 	const struct rank_process *p = &r->ranks.rank[rank];
 	struct follower last;
 
-	fprintf(r->inv->err, "--- rank %u (pid %d) ", rank, (int)p->last_pid);
+	tell(r->inv->err, "--- rank %u (pid %d) ", rank, (int)p->last_pid);
 	if (p->signal)
 		tell(r->inv->err, "was killed by signal %d (%s)", p->signal, strsignal(p->signal));
 	else
@@ -121,8 +121,8 @@ static void on_rank_failed(struct run *r, uint32_t rank)
 	if (r->restarts < r->max_restarts && !is_ending(r)) {
 		r->restarts++;
 		p->restarts++;
-		fprintf(r->say, "rank %u ended with %d; starting it again (%" PRIu64 " of %" PRIu64 ")\n", rank,
-			p->status, r->restarts, r->max_restarts);
+		tell(r->say, "rank %u ended with %d; starting it again (%" PRIu64 " of %" PRIu64 ")\n", rank, p->status,
+		     r->restarts, r->max_restarts);
 		err = ranks_start(&r->ranks, rank);
 		if (!err)
 			return;

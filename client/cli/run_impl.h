@@ -41,6 +41,8 @@ struct run {
 	bool end_told;		   /* gaccd knows */
 	bool lost_job;		   /* its end will not be seen */
 	int worst;		   /* status of the ranks that ended by themselves */
+	int64_t progress_ms;	   /* when the line on the terminal was drawn */
+	int64_t asked_ms;	   /* when gaccd was asked for it; INT64_MAX: it is away, until it tells something */
 };
 
 static inline const gacc_job_info *run_info(const struct run *r)
@@ -74,5 +76,7 @@ void run_reap(struct run *);
 /* A rank that ends with 0 before its job does: the others would wait for it until stall_abort. Looks every RUN_LOOK_MS.
  */
 void run_watch_early_ends(struct run *);
+/* Draws the line on the terminal that shows steps, loss, time left and stragglers, a few times a second. */
+void run_show_progress(struct run *);
 
 #endif

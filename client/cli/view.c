@@ -220,12 +220,22 @@ static void hint(struct invocation *inv, const gacc_job_info *job)
 	}
 }
 
+static void view_scalars(struct invocation *inv, const gacc_job_info *job)
+{
+	for (size_t i = 0; i < job->n_scalar; i++)
+		tell(inv->out, "%s%s %.4g", i ? "  " : "logged: ", job->scalar[i].name, job->scalar[i].value);
+	if (job->n_scalar)
+		fputc('\n', inv->out);
+}
+
 void view_status(struct invocation *inv, const gacc_job_info *job)
 {
 	char steps[64], when[SHORT];
 
-	tell(inv->out, "JOB %" PRIu64 "  %s  %s  step %s", job->id, job->name, job->state_name,
-	     view_steps(steps, sizeof(steps), job));
+	tell(inv->out, "JOB %" PRIu64 "  %s  %s", job->id, job->name, job->state_name);
+	if (job->gpu && *job->gpu)
+		tell(inv->out, "  on %s", job->gpu);
+	tell(inv->out, "  step %s", view_steps(steps, sizeof(steps), job));
 	if (job->ended)
 		tell(inv->out, "  %s ago", age_since(when, job->ended_unix_nanos));
 	else if (job->window_opened_unix_nanos)
@@ -238,6 +248,7 @@ void view_status(struct invocation *inv, const gacc_job_info *job)
 	if (*job->reason)
 		tell(inv->out, "  %s", job->reason);
 	fputc('\n', inv->out);
+	view_scalars(inv, job);
 	view_ranks(inv, job);
 	if (!job->ended)
 		hint(inv, job);
@@ -400,6 +411,8 @@ void view_job(struct invocation *inv, const gacc_job_info *j)
 	line(inv, "Optimizer:", "%s", j->optimizer);
 	line(inv, "Parameters:", "%" PRIu64 " in %" PRIu64 " tensors", j->parameters, j->tensors);
 	line(inv, "Shared memory:", "%s", bytes(size, j->host_bytes));
+	if (j->gpu && *j->gpu)
+		line(inv, "GPU:", "%s, %s of its memory", j->gpu, bytes(size, j->gpu_bytes));
 	if (j->engine_pid)
 		line(inv, "Engine:", "pid %" PRId64 ", restarted %u times", j->engine_pid, j->engine_restarts);
 	if (j->steps_per_second > 0)

@@ -260,6 +260,9 @@ static int declare_tensors(struct trainer *t)
 			return fail(t,
 				    "the job wants gradients of another type than f32, which this program cannot give");
 	}
+	t->compute = mlp_compute_new(t->job, &t->model, t->params, t->why, sizeof(t->why));
+	if (!t->compute)
+		return -1;
 	return gacc_params_needed(t->job) ? upload_params(t) : 0;
 }
 
@@ -268,16 +271,10 @@ static int get_ready(struct trainer *t)
 {
 	const struct mlp_options *c = &t->o.common;
 	gacc_position at;
-	const void *base;
 	uint32_t ranks = (uint32_t)gacc_size(t->job);
 
-	if (gacc_ready(t->job, -1, &at) || gacc_params(t->job, &base, NULL))
+	if (gacc_ready(t->job, -1, &at) || mlp_compute_params(t->compute, t->params))
 		return gacc_failed(t, "wait for the job to start");
-	for (int i = 0; i < MLP_TENSORS; i++)
-		t->params[i] = (const real *)((const char *)base + gacc_param_offset(t->job, (size_t)i));
-	t->compute = mlp_compute_new(t->job, &t->model, t->params, t->why, sizeof(t->why));
-	if (!t->compute)
-		return -1;
 	if (sampler_init(&t->sampler, c->seed, t->train.n, c->batch, ranks, at.micro_size))
 		return fail(t, "out of memory");
 	if (t->rank == 0)
@@ -334,15 +331,19 @@ static int give_micro(struct trainer *t, const gacc_position *at, const uint32_t
 	return 0;
 }
 
-static void report_epoch(struct trainer *t, uint64_t window)
+static int report_epoch(struct trainer *t, uint64_t window)
 {
 	uint64_t windows = sampler_windows(&t->sampler);
-	double accuracy, loss = mlp_test(&t->model, t->params, &t->test, &accuracy);
+	double accuracy, loss;
 
+	if (mlp_compute_params(t->compute, t->params))
+		return gacc_failed(t, "read the parameters");
+	loss = mlp_test(&t->model, t->params, &t->test, &accuracy);
 	say(t, "epoch: %llu steps: %llu, loss is %.4f, test loss is %.4f, test accuracy is %.2f %%\n",
 	    (unsigned long long)(window / windows + 1), (unsigned long long)t->applied,
 	    t->epoch_loss / (t->epoch_weight > 0 ? t->epoch_weight : 1), loss, 100 * accuracy);
 	t->epoch_loss = t->epoch_weight = 0;
+	return 0;
 }
 
 static int await_step(struct trainer *t)
@@ -366,7 +367,7 @@ static int await_step(struct trainer *t)
 	if (step.outcome != GACC_STEP_APPLIED)
 		say(t, "window %llu: %s\n", (unsigned long long)step.window, outcomes[step.outcome]);
 	if ((step.window + 1) % sampler_windows(&t->sampler) == 0 || step.job_done)
-		report_epoch(t, step.window);
+		return report_epoch(t, step.window);
 	return 0;
 }
 
@@ -416,6 +417,8 @@ static int finish(struct trainer *t)
 	if (t->rank != 0)
 		return 0;
 	say(t, "%llu steps applied, %.0f samples counted\n", (unsigned long long)t->applied, t->counted);
+	if (t->o.dump && mlp_compute_params(t->compute, t->params))
+		return gacc_failed(t, "read the parameters");
 	return t->o.dump ? params_write(t->o.dump, t->params, t->why, sizeof(t->why)) : 0;
 }
 

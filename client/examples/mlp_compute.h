@@ -10,9 +10,11 @@
 
 struct mlp_compute;
 
-/* After gacc_ready. `params` are the job's parameters in host memory, and the model, into which mlp_load loads samples,
- * is the caller's; both must live as long. NULL, with a sentence in why. */
+/* After gacc_register. The model, into which mlp_load loads samples, and `params`, which mlp_compute_params fills, are
+ * the caller's and must live as long. NULL, with a sentence in why. */
 struct mlp_compute *mlp_compute_new(gacc_job *, struct mlp *, const real *const *params, char *why, size_t n_why);
+/* After gacc_ready, and before they are read: where in host memory the parameters are, as of now. gacc's status. */
+gacc_status mlp_compute_params(struct mlp_compute *, const real **params);
 /* Before gacc_detach; NULL is nothing. */
 void mlp_compute_free(struct mlp_compute *);
 

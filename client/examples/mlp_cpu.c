@@ -24,6 +24,16 @@ struct mlp_compute *mlp_compute_new(gacc_job *job, struct mlp *model, const real
 	return c;
 }
 
+gacc_status mlp_compute_params(struct mlp_compute *c, const real **params)
+{
+	const void *base;
+	gacc_status status = gacc_params(c->job, &base, NULL);
+
+	for (size_t i = 0; i < MLP_TENSORS && !status; i++)
+		params[i] = (const real *)((const char *)base + gacc_param_offset(c->job, i));
+	return status;
+}
+
 void mlp_compute_free(struct mlp_compute *c)
 {
 	free(c);

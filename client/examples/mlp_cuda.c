@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* mlp on an NVIDIA GPU: parameters go up, gradients come down by copies that are queued in the stream of the passes,
- * and gaccd adds and updates in host memory. This is all of gacc in it. One thread.
+ * and gaccd adds and updates in host memory, or on a GPU (device: cuda; with slots_on: device the copies stay on the
+ * GPU). This is all of gacc in it. One thread.
  *
  *     gaccctl run -n 1 --micro-size 4 --set slots_per_rank=2 --set optimizer.type=sgd --set optimizer.lr=0.01
  *             -- mlp_cuda --batch 32
@@ -17,6 +18,7 @@ struct mlp_compute {
 	struct mlp *model;
 	struct mlp_gpu *gpu;
 	struct mlp_gpu_layout layout;
+	real *host;	 /* the parameters, of a job that has them on the GPU; NULL: not read yet */
 	uint64_t window; /* whose parameters are on the device; UINT64_MAX: none */
 };
 
@@ -48,15 +50,37 @@ struct mlp_compute *mlp_compute_new(gacc_job *job, struct mlp *model, const real
 	if (c->gpu && gacc_cuda_register(job, NULL) == GACC_OK)
 		return c;
 	if (c->gpu)
-		snprintf(why, n_why, "pin the job's memory: %s", gacc_last_error(job));
+		snprintf(why, n_why, "register the GPU: %s", gacc_last_error(job));
 	mlp_compute_free(c);
 	return NULL;
 }
 
+static gacc_status read_params(struct mlp_compute *c, const void **base)
+{
+	if (!gacc_cuda_is_on_device(c->job))
+		return gacc_params(c->job, base, NULL);
+	if (!c->host)
+		c->host = malloc(c->layout.param_bytes);
+	*base = c->host;
+	return c->host ? gacc_cuda_read_params(c->job, c->host, 0, c->layout.param_bytes) : GACC_ENOMEM;
+}
+
+gacc_status mlp_compute_params(struct mlp_compute *c, const real **params)
+{
+	const void *base;
+	gacc_status status = read_params(c, &base);
+
+	for (size_t i = 0; i < MLP_TENSORS && !status; i++)
+		params[i] = (const real *)((const char *)base + c->layout.param[i]);
+	return status;
+}
+
 void mlp_compute_free(struct mlp_compute *c)
 {
-	if (c)
+	if (c) {
 		mlp_gpu_free(c->gpu);
+		free(c->host);
+	}
 	free(c);
 }
 

@@ -5,6 +5,9 @@
  *     gaccctl run -n 1 --micro-size 1 --steps 20 --set accumulate=none --set optimizer.type=sgd --set optimizer.lr=0.5
  *             --set init=[{pattern: '*', type: zeros}] -- ./offload
  *
+ * With device=cuda, slots_on=device and without accumulate=none the daemon, too, works on the GPU, and nothing crosses
+ * the bus: the program is the same.
+ *
  * The driver's interface alone (libcuda.so.1, found by dlopen), and no kernel of its own: the "gradient" of step n is
  * what cuMemsetD8Async makes of it, so that the last line is the same everywhere. A real trainer enqueues its forward
  * and backward in `stream` instead.
@@ -89,7 +92,7 @@ int main(void)
 	gacc_cuda_stream stream;
 	gacc_client *client;
 	gacc_job *job;
-	const void *base;
+	float first, last;
 	void *context;
 
 	find_driver();
@@ -106,8 +109,9 @@ int main(void)
 	check(gacc_cuda_register(job, NULL), gacc_last_error(job));
 	while (train(job, stream, params, grads))
 		;
-	check(gacc_params(job, &base, NULL), gacc_last_error(job));
-	printf("parameters %.9g %.9g\n", (double)((const float *)base)[0], (double)((const float *)base)[ELEMENTS - 1]);
+	check(gacc_cuda_read_params(job, &first, 0, sizeof(first)), gacc_last_error(job));
+	check(gacc_cuda_read_params(job, &last, BYTES - sizeof(last), sizeof(last)), gacc_last_error(job));
+	printf("parameters %.9g %.9g\n", (double)first, (double)last);
 	gacc_detach(job, 1);
 	gacc_close(client);
 	return 0;

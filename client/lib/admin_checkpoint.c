@@ -25,6 +25,7 @@ static void fill(gacc_checkpoint_info *out, const Gacc__V1__Checkpoint *c, const
 		.ended_unix_nanos = c->ended_unix_nanos,
 		.message = c->message,
 		.json = json,
+		.state_bytes = c->state_bytes,
 	};
 }
 

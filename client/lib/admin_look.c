@@ -169,13 +169,15 @@ static bool fill_history_window(gacc_history *history, gacc_window_info *out, co
 		fill_micro(&micro[i], r->micros[i], node_of(r, r->micros[i]->rank));
 	for (size_t i = 0; node && i < r->n_short_ranks; i++)
 		node[i] = node_of(r, r->short_ranks[i]);
+	out->scalar = scalars_logged(history, r->scalars, r->n_scalars);
+	out->n_scalar = r->n_scalars;
 	out->micro = micro;
 	out->n_micro = r->n_micros;
 	out->short_rank = r->short_ranks;
 	out->n_short = r->n_short_ranks;
 	out->last_node = r->last_node;
 	out->short_node = node;
-	return micro && node && out->json;
+	return micro && node && out->json && out->scalar;
 }
 
 static bool fill_history(struct windows *w)
@@ -189,21 +191,15 @@ static bool fill_history(struct windows *w)
 	return item != NULL;
 }
 
-gacc_status gacc_job_history(gacc_client *client, const char *job, uint64_t before_window, uint32_t limit, int micros,
-			     gacc_history **out)
+static gacc_status get_history(gacc_client *client, const Gacc__V1__HistoryRequest *request, gacc_history **out)
 {
-	Gacc__V1__HistoryRequest request = GACC__V1__HISTORY_REQUEST__INIT;
 	struct windows w = { .history = answer_new(sizeof(*w.history)) };
 	struct rpc_failure rpc = { 0 };
 	enum status st;
 
 	if (!w.history)
 		return admin_no_memory(client);
-	request.job = unconst(job);
-	request.before_window = before_window;
-	request.limit = limit;
-	request.micros = micros != 0;
-	st = read_windows(client, &request.base, &w, &rpc);
+	st = read_windows(client, &request->base, &w, &rpc);
 	if (!st && !fill_history(&w))
 		st = ST_NO_MEMORY;
 	free(w.msg);
@@ -213,6 +209,27 @@ gacc_status gacc_job_history(gacc_client *client, const char *job, uint64_t befo
 	}
 	answer_free(w.history);
 	return admin_rpc_failed(client, JOBS, "History", st, &rpc);
+}
+
+gacc_status gacc_job_history(gacc_client *client, const char *job, uint64_t before_window, uint32_t limit, int micros,
+			     gacc_history **out)
+{
+	Gacc__V1__HistoryRequest request = GACC__V1__HISTORY_REQUEST__INIT;
+
+	request.job = unconst(job);
+	request.before_window = before_window;
+	request.limit = limit;
+	request.micros = micros != 0;
+	return get_history(client, &request, out);
+}
+
+gacc_status gacc_job_history_whole(gacc_client *client, const char *job, gacc_history **out)
+{
+	Gacc__V1__HistoryRequest request = GACC__V1__HISTORY_REQUEST__INIT;
+
+	request.job = unconst(job);
+	request.whole = true;
+	return get_history(client, &request, out);
 }
 
 void gacc_history_free(gacc_history *history)

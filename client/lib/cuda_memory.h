@@ -14,6 +14,7 @@
 #include <stdint.h>
 
 struct gacc_job;
+struct layout;
 
 #define CUDA_SLOTS_MAX 2
 #define CUDA_STAGE_BYTES ((size_t)64 << 20)
@@ -23,6 +24,13 @@ struct cuda_pinned {
 	unsigned char *base; /* NULL: it is not pinned */
 	size_t bytes, n;     /* n: chunks */
 	cu_memory *device;   /* [n]: where the device sees each */
+};
+
+/* Memory of the device, imported from a descriptor. */
+struct cuda_imported {
+	cu_memory at; /* where all of it lies */
+	size_t bytes; /* up to the device's granularity; 0: none */
+	cu_handle handle;
 };
 
 /* What a host function gets: the slot whose word it raises. */
@@ -76,5 +84,23 @@ void cuda_free(struct cuda *);
 /* Where the device sees `at`, and how many bytes from there lie in one registration. False: it is not pinned. */
 bool cuda_find(const struct cuda *, const struct cuda_pinned *, const unsigned char *at, cu_memory *out,
 	       size_t *out_bytes);
+
+/* ---- cuda_import.c ---- */
+
+/* Maps the device's memory of this descriptor, which stays the caller's: at least so many bytes, up to the device's
+ * granularity. NO_MEMORY, IO_ERROR; `why` says what failed. */
+enum status cuda_import(const struct cuda *, int fd, size_t bytes, bool writable, struct cuda_imported *out, char *why,
+			size_t size);
+/* Nothing on the device uses it any more. */
+void cuda_drop(const struct cuda *, struct cuda_imported *);
+/* Puts the fresh memory where the old one lies, which is given back. A slot, which is writable, keeps its content from
+ * data_offset on. Nothing on the device uses either. IO_ERROR: both may be gone. */
+enum status cuda_replace(const struct cuda *, struct cuda_imported *old, struct cuda_imported *fresh, bool writable,
+			 size_t data_offset);
+
+/* Bytes [offset, offset + n) of the parameter layout, gathered from `values` (layout_gather), to an address on the
+ * device, and they are there. NO_MEMORY, IO_ERROR; `why` says what failed. */
+enum status cuda_fill(const struct cuda *, const struct layout *, const void *const *values, size_t offset, size_t n,
+		      cu_memory to, char *why, size_t size);
 
 #endif

@@ -74,6 +74,7 @@ struct mapping {
 	bool writable;
 	dev_t dev; /* which memory it is: a daemon may offer the same again or other */
 	ino_t ino;
+	struct cuda_imported device; /* of memory on a device, of which `base` is an address there; else zeros */
 };
 
 struct memory {
@@ -90,10 +91,11 @@ struct memory {
 		uint64_t window;
 		uint32_t micro; /* what it was pushed as */
 	} late[SLOTS_MAX];
-	struct cuda *cuda; /* a GPU's driver that has these mappings pinned; NULL: none */
-	bool device;	   /* the daemon is told that a device writes to the slots */
-	bool cells_told;   /* why there is none, once */
-	bool inlined;	   /* no shared memory: the mappings are private */
+	struct cuda *cuda;	  /* a GPU's driver that has these mappings pinned; NULL: none */
+	bool device;		  /* the daemon is told that a device writes to the slots */
+	char gpu[CUDA_UUID_TEXT]; /* of slots on a device: which one this process uses; "": not known yet */
+	bool cells_told;	  /* why there is none, once */
+	bool inlined;		  /* no shared memory: the mappings are private */
 };
 
 /* Bytes of an element. */
@@ -164,6 +166,7 @@ struct gacc_job {
 	struct Gacc__V1__JobSpec *create; /* NULL: never create */
 	bool wants_memory;
 	bool client_optimizer;
+	bool on_device; /* slots and parameters are in a GPU's memory: mapped by gacc_cuda_register */
 	int timeout_ms, outage_ms;
 	int64_t ready_by;  /* of now_ms(): no word is awaited for longer. Set once, by gacc_detach; 0: not yet */
 	int64_t settle_by; /* of now_ms(): no queued push is awaited for longer by this call; 0: there is no limit */
@@ -222,6 +225,8 @@ static inline int64_t settle_left(const struct gacc_job *job)
  * fails, the job is of no more use (memory->cuda->lost). The old socket and mailbox are closed. A mailbox that is not
  * in order is no failure: it is closed, and stderr says why. *failure is filled on failure. */
 enum status memory_map(struct memory *memory, const struct gacc_job *job, struct rpc_failure *failure);
+/* memory_map, as an attempt_fn, unless that has happened. */
+enum status memory_map_attempt(struct gacc_job *job, void *arg, int64_t timeout_ms, struct rpc_failure *failure);
 /* Has memory->cuda pin slots and parameters. As cuda_pin. */
 enum status memory_pin(struct memory *memory, char *why, size_t size);
 /* Waits for the device, which writes to no slot from then on, and unpins. False: the driver failed. */
@@ -269,6 +274,8 @@ enum status session_stream_failed(struct rpc_stream *stream, struct rpc_failure 
 
 /* Guards of the public functions: not in a forked child, not fenced. */
 gacc_status job_enter(struct gacc_job *job);
+/* Are slots and parameters there? They may be a device's, which gacc_cuda_register has not been told of yet. */
+gacc_status job_has_memory(struct gacc_job *job);
 gacc_status job_fail(struct gacc_job *job, enum status st, const char *hint, const char *fmt, ...)
 	__attribute__((format(printf, 4, 5)));
 

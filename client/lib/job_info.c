@@ -140,6 +140,8 @@ static void fill_scalars(gacc_job_info *out, const Gacc__V1__Job *j)
 		.launcher_pid = j->launcher_pid,
 		.node = (const char *const *)j->nodes,
 		.n_node = j->n_nodes,
+		.gpu = j->gpu,
+		.gpu_bytes = j->gpu_bytes,
 	};
 	if (j->counters)
 		fill_counters(&out->counters, j->counters);
@@ -210,13 +212,24 @@ static bool fill_parts(gacc_jobs *jobs, gacc_job_info *out, const Gacc__V1__Job 
 	return part != NULL;
 }
 
+const gacc_scalar *scalars_logged(void *answer, struct Gacc__V1__Scalar *const *v, size_t n)
+{
+	gacc_scalar *out = answer_items(answer, n, sizeof(*out));
+
+	for (size_t i = 0; out && i < n; i++)
+		out[i] = (gacc_scalar){ v[i]->name, v[i]->value, v[i]->rank, v[i]->window };
+	return out;
+}
+
 static bool fill_lists(gacc_jobs *jobs, gacc_job_info *out, const Gacc__V1__Job *j)
 {
 	gacc_rank_info *rank = answer_items(jobs, j->n_ranks, sizeof(*rank));
 	gacc_job_event *event = answer_items(jobs, j->n_events, sizeof(*event));
 	gacc_pending_update *update = answer_items(jobs, j->n_updates, sizeof(*update));
 
-	if (!rank || !event || !update)
+	out->scalar = scalars_logged(jobs, j->scalars, j->n_scalars);
+	out->n_scalar = j->n_scalars;
+	if (!rank || !event || !update || !out->scalar)
 		return false;
 	for (size_t i = 0; i < j->n_ranks; i++)
 		fill_rank(&rank[i], j->ranks[i]);

@@ -58,13 +58,42 @@ static enum status map_one(int fd, const Gacc__V1__Segment *s, struct mapping *o
 		return map_fail(f, ST_NO_MEMORY, "mmap",
 				errno == ENOMEM ? "no memory, or more mappings than vm.max_map_count"
 						: strerror(errno));
-	*out = (struct mapping){ base, s->bytes, s->data_offset, writable, sb.st_dev, sb.st_ino };
+	*out = (struct mapping){ .base = base,
+				 .bytes = s->bytes,
+				 .data_offset = s->data_offset,
+				 .writable = writable,
+				 .dev = sb.st_dev,
+				 .ino = sb.st_ino };
 	return ST_OK;
 }
 
-static void unmap(struct mapping *m)
+/* Memory of the device, which lies as a whole in `base` and behind. */
+static enum status import_one(struct cuda *c, int fd, const Gacc__V1__Segment *s, struct mapping *out,
+			      struct rpc_failure *f)
 {
-	if (m->base)
+	bool writable = s->kind == GACC__V1__SEGMENT_KIND__SEGMENT_KIND_SLOT;
+	struct cuda_imported m;
+	char why[160];
+	enum status st;
+
+	if (!c)
+		return map_fail(f, ST_DEVICE_MISMATCH, "segment", "it is on a GPU, and none was named");
+	if (s->data_offset > s->bytes || !s->bytes)
+		return map_fail(f, ST_SEGMENT_CORRUPT, "segment", "its data begins behind its end");
+	st = cuda_import(c, fd, s->bytes, writable, &m, why, sizeof(why));
+	if (st)
+		return map_fail(f, st, "the GPU's memory cannot be imported", why);
+	*out = (struct mapping){
+		(unsigned char *)(uintptr_t)m.at, s->bytes, s->data_offset, writable, .ino = s->identity, .device = m
+	};
+	return ST_OK;
+}
+
+static void unmap(struct mapping *m, const struct cuda *c)
+{
+	if (m->base && m->device.bytes)
+		cuda_drop(c, &m->device);
+	else if (m->base)
 		munmap(m->base, m->bytes);
 	m->base = NULL;
 }
@@ -72,7 +101,9 @@ static void unmap(struct mapping *m)
 /* It is put exactly where the old one lies, and pointers into that stay. */
 static bool same_shape(const struct mapping *old, const struct mapping *fresh)
 {
-	return !old->base || !fresh->base || (old->bytes == fresh->bytes && old->data_offset == fresh->data_offset);
+	return !old->base || !fresh->base ||
+	       (old->bytes == fresh->bytes && old->data_offset == fresh->data_offset &&
+		!old->device.bytes == !fresh->device.bytes);
 }
 
 /* The status page is known to nobody, and may be another one. */
@@ -110,14 +141,18 @@ static enum status check_fresh(const struct memory *fresh, const struct memory *
 
 /* Puts new memory where the old was, so that pointers into it stay good. What a trainer had written to a slot moves
  * along: the push of it may have to be repeated. */
-static enum status move_in(struct mapping *old, struct mapping *fresh)
+static enum status move_in(struct mapping *old, struct mapping *fresh, const struct cuda *c)
 {
 	void *at = old->base;
 
 	if (!old->base) {
 		*old = *fresh;
 	} else if (same_memory(old, fresh)) {
-		unmap(fresh);
+		unmap(fresh, c);
+	} else if (old->device.bytes) {
+		if (cuda_replace(c, &old->device, &fresh->device, old->writable, old->data_offset))
+			return ST_INTERNAL;
+		old->ino = fresh->ino;
 	} else {
 		if (old->writable)
 			memcpy(mapping_data(fresh), mapping_data(old), old->bytes - old->data_offset);
@@ -132,30 +167,36 @@ static enum status move_in(struct mapping *old, struct mapping *fresh)
 
 static enum status move_all(struct memory *old, struct memory *fresh)
 {
+	const struct cuda *c = old->cuda;
 	enum status st = ST_OK;
 
 	for (int i = 0; i < SLOTS_MAX && !st; i++)
-		st = fresh->slot[i].base ? move_in(&old->slot[i], &fresh->slot[i]) : ST_OK;
+		st = fresh->slot[i].base ? move_in(&old->slot[i], &fresh->slot[i], c) : ST_OK;
 	for (int i = 0; i < 2 && !st; i++)
-		st = fresh->reduced[i].base ? move_in(&old->reduced[i], &fresh->reduced[i]) : ST_OK;
+		st = fresh->reduced[i].base ? move_in(&old->reduced[i], &fresh->reduced[i], c) : ST_OK;
 	if (!st)
-		st = move_in(&old->params, &fresh->params);
+		st = move_in(&old->params, &fresh->params, c);
 	if (!st && fresh->status.base) {
-		unmap(&old->status);
-		st = move_in(&old->status, &fresh->status);
+		unmap(&old->status, c);
+		st = move_in(&old->status, &fresh->status, c);
 	}
 	return st;
 }
 
 /* ---- what a GPU's driver has pinned ---- */
 
+static struct cuda_wanted wanted(const struct mapping *m)
+{
+	return m->device.bytes ? (struct cuda_wanted){ NULL, 0 } : (struct cuda_wanted){ m->base, m->bytes };
+}
+
 enum status memory_pin(struct memory *m, char *why, size_t size)
 {
 	struct cuda_wanted slots[SLOTS_MAX];
 
 	for (int i = 0; i < SLOTS_MAX; i++)
-		slots[i] = (struct cuda_wanted){ m->slot[i].base, m->slot[i].bytes };
-	return cuda_pin(m->cuda, slots, (struct cuda_wanted){ m->params.base, m->params.bytes }, why, size);
+		slots[i] = wanted(&m->slot[i]);
+	return cuda_pin(m->cuda, slots, wanted(&m->params), why, size);
 }
 
 bool memory_unpin(struct memory *m)
@@ -183,6 +224,10 @@ static enum status move_pinned(struct memory *old, struct memory *fresh, struct 
 	if (any && !cuda_unpin(c, why, sizeof(why)))
 		goto lost;
 	st = move_all(old, fresh);
+	if (st == ST_INTERNAL) {
+		snprintf(why, sizeof(why), "imported memory cannot be exchanged");
+		goto lost;
+	}
 	if (st)
 		return map_fail(f, st, "mremap", strerror(errno));
 	if (!any || !memory_pin(old, why, sizeof(why)))
@@ -210,17 +255,18 @@ static enum status await_slots(const struct gacc_job *job, const struct memory *
 	return ST_OK;
 }
 
-static enum status map_segments(const struct map_answer *a, struct memory *fresh, struct rpc_failure *f)
+static enum status map_segments(const struct map_answer *a, struct memory *fresh, struct cuda *c, struct rpc_failure *f)
 {
 	for (size_t i = 0; i < a->n_fds; i++) {
-		struct mapping *place = place_of(fresh, a->message->segments[i]);
+		const Gacc__V1__Segment *s = a->message->segments[i];
+		struct mapping *place = place_of(fresh, s);
 		enum status st;
 
 		if (!place)
 			continue; /* a kind that a later daemon has */
 		if (place->base)
 			return map_fail(f, ST_MALFORMED, "answer", "a segment comes twice");
-		st = map_one(a->fds[i], a->message->segments[i], place, f);
+		st = s->on_device ? import_one(c, a->fds[i], s, place, f) : map_one(a->fds[i], s, place, f);
 		if (st)
 			return st;
 	}
@@ -294,15 +340,31 @@ static void swap_session(struct memory *old, struct memory *fresh)
 	fresh->socket = socket;
 }
 
+static void unmap_all(struct memory *memory, const struct cuda *c)
+{
+	for (int i = 0; i < SLOTS_MAX; i++)
+		unmap(&memory->slot[i], c);
+	for (int i = 0; i < 2; i++)
+		unmap(&memory->reduced[i], c);
+	unmap(&memory->params, c);
+	unmap(&memory->status, c);
+	cells_close(&memory->cells);
+	words_close(&memory->words);
+	if (memory->socket >= 0)
+		close(memory->socket);
+	memory->socket = -1;
+}
+
 enum status memory_map(struct memory *memory, const struct gacc_job *job, struct rpc_failure *f)
 {
 	struct memory fresh = { .socket = -1, .cells_told = memory->cells_told };
+	const struct map_wants wants = { env_wants_mailbox(), memory->device, memory->gpu };
 	struct map_answer a = { 0 };
 	enum status st;
 
-	st = map_ask(job, env_wants_mailbox(), memory->device, &fresh.socket, &a, f);
+	st = map_ask(job, wants, &fresh.socket, &a, f);
 	if (!st)
-		st = map_segments(&a, &fresh, f);
+		st = map_segments(&a, &fresh, memory->cuda, f);
 	if (!st)
 		st = check_fresh(&fresh, memory, job, f);
 	if (!st)
@@ -315,7 +377,7 @@ enum status memory_map(struct memory *memory, const struct gacc_job *job, struct
 		words_follow(&memory->words, &memory->cells);
 		FAILPOINT(client_mapped);
 	}
-	memory_unmap(&fresh);
+	unmap_all(&fresh, memory->cuda);
 	map_answer_fini(&a);
 	return st;
 }
@@ -354,17 +416,11 @@ bool memory_hung_up(const struct memory *memory)
 
 void memory_unmap(struct memory *memory)
 {
-	cuda_free(memory->cuda);
+	struct cuda *c = memory->cuda;
+
+	if (c)
+		memory_unpin(memory); /* and the device has done what it had to do */
+	unmap_all(memory, c);
+	cuda_free(c);
 	memory->cuda = NULL;
-	for (int i = 0; i < SLOTS_MAX; i++)
-		unmap(&memory->slot[i]);
-	for (int i = 0; i < 2; i++)
-		unmap(&memory->reduced[i]);
-	unmap(&memory->params);
-	unmap(&memory->status);
-	cells_close(&memory->cells);
-	words_close(&memory->words);
-	if (memory->socket >= 0)
-		close(memory->socket);
-	memory->socket = -1;
 }

@@ -56,7 +56,7 @@ static enum status connect_to(const char *path, int *out_fd, struct rpc_failure 
 	return ST_OK;
 }
 
-static enum status ask(int fd, Gacc__V1__Session *session, bool wants_mailbox, bool device, struct rpc_failure *f)
+static enum status ask(int fd, Gacc__V1__Session *session, struct map_wants wants, struct rpc_failure *f)
 {
 	Gacc__V1__MapRequest request = GACC__V1__MAP_REQUEST__INIT;
 	uint8_t packet[512];
@@ -64,8 +64,9 @@ static enum status ask(int fd, Gacc__V1__Session *session, bool wants_mailbox, b
 
 	request.version = MAP_VERSION;
 	request.session = session;
-	request.wants_mailbox = wants_mailbox;
-	request.device = device;
+	request.wants_mailbox = wants.mailbox;
+	request.device = wants.device;
+	request.gpu = (char *)(uintptr_t)wants.gpu;
 	n = gacc__v1__map_request__get_packed_size(&request);
 	if (n > sizeof(packet))
 		return map_fail(f, ST_MALFORMED, "request", "session token too long");
@@ -131,7 +132,7 @@ static enum status check_answer(const struct map_answer *a, struct rpc_failure *
 	return ST_OK;
 }
 
-enum status map_ask(const struct gacc_job *job, bool wants_mailbox, bool device, int *out_fd, struct map_answer *out,
+enum status map_ask(const struct gacc_job *job, struct map_wants wants, int *out_fd, struct map_answer *out,
 		    struct rpc_failure *f)
 {
 	enum status st;
@@ -139,7 +140,7 @@ enum status map_ask(const struct gacc_job *job, bool wants_mailbox, bool device,
 	*out_fd = -1;
 	st = connect_to(job->attach_socket, out_fd, f);
 	if (!st)
-		st = ask(*out_fd, job->session, wants_mailbox, device, f);
+		st = ask(*out_fd, job->session, wants, f);
 	if (!st)
 		st = receive(*out_fd, out, f);
 	if (!st)
@@ -152,7 +153,7 @@ enum status memory_tell_device(struct memory *memory, const struct gacc_job *job
 {
 	struct map_answer a = { 0 };
 	int fd;
-	enum status st = map_ask(job, false, true, &fd, &a, f);
+	enum status st = map_ask(job, (struct map_wants){ .device = true, .gpu = "" }, &fd, &a, f);
 
 	map_answer_fini(&a);
 	if (fd >= 0)

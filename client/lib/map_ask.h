@@ -16,9 +16,16 @@ struct map_answer {
 	size_t n_fds;
 };
 
-/* Connects and asks for the session's memory; `device`: one will write to the slots. *out_fd is the connection, the
+/* What a session wants of its memory. */
+struct map_wants {
+	bool mailbox;
+	bool device;	 /* one will write to the slots */
+	const char *gpu; /* that it is on; "": any */
+};
+
+/* Connects and asks for the session's memory. *out_fd is the connection, the
  * caller's also on failure, or -1. The answer grants it: a refusal is a failure, with gaccd's reason. */
-enum status map_ask(const struct gacc_job *job, bool wants_mailbox, bool device, int *out_fd, struct map_answer *out,
+enum status map_ask(const struct gacc_job *job, struct map_wants wants, int *out_fd, struct map_answer *out,
 		    struct rpc_failure *f);
 /* Closes the descriptors that were not handed on. All zeros is fine. */
 void map_answer_fini(struct map_answer *);

@@ -8,8 +8,26 @@
 #include "proto/segment_layout.h"
 
 #include <stdatomic.h>
+#include <stdint.h>
 
 #define PUT_PARAMS "give the initial parameters"
+
+static gacc_status fill_slot(struct gacc_job *job, const void *const *values, size_t offset, size_t n)
+{
+	unsigned char *to = mapping_data(&job->memory.slot[0]);
+	char why[100];
+	enum status st;
+
+	if (!job->on_device) {
+		layout_gather(&job->layout, values, offset, to, n);
+		return GACC_OK;
+	}
+	st = cuda_fill(job->memory.cuda, &job->layout, values, offset, n, (uintptr_t)to, why, sizeof(why));
+	if (!st)
+		return GACC_OK;
+	return job_fail(job, st == ST_NO_MEMORY ? st : ST_INTERNAL, NULL,
+			"copying initial parameters to a slot on the device: %s", why);
+}
 
 /* One piece through slot 0; *ready says that the job needs no more. */
 static gacc_status put_piece(struct gacc_job *job, const void *const *values, size_t offset, size_t n, bool *ready)
@@ -18,7 +36,9 @@ static gacc_status put_piece(struct gacc_job *job, const void *const *values, si
 	struct unary call = { .method = "PutParameters", .request = &request.base };
 	gacc_status st;
 
-	layout_gather(&job->layout, values, offset, mapping_data(&job->memory.slot[0]), n);
+	st = fill_slot(job, values, offset, n);
+	if (st)
+		return st;
 	request.session = job->session;
 	request.offset = offset;
 	request.bytes = n;
@@ -52,6 +72,9 @@ gacc_status gacc_put_params(gacc_job *job, const void *const *values)
 	if (!job->registered || job->running || !values)
 		return job_fail(job, ST_NOT_READY, NULL,
 				"parameters are given after gacc_register and before gacc_ready");
+	st = job_has_memory(job);
+	if (st)
+		return st;
 	for (size_t i = 0; i < job->layout.n; i++)
 		if (!values[i] && !job->layout.tensors[i].alias)
 			return job_fail(job, ST_INVALID_ARGUMENT, NULL, "no values for tensor %zu", i);
@@ -84,6 +107,9 @@ gacc_status gacc_params(gacc_job *job, const void **base, size_t *bytes)
 		return st;
 	if (!job->registered || !base)
 		return job_fail(job, ST_NOT_READY, "call gacc_register", "no parameters are mapped");
+	st = job_has_memory(job);
+	if (st)
+		return st;
 	if (being_written(&job->memory))
 		return job_fail(job, ST_PARAMS_CHANGED, "call gacc_wait first", "the parameters are being updated");
 	*base = mapping_data(&job->memory.params);

@@ -127,6 +127,9 @@ gacc_status gacc_grad_buffer(gacc_job *job, void **base, size_t *bytes)
 		return st;
 	if (!job->registered || !base)
 		return job_fail(job, ST_INVALID_ARGUMENT, NULL, "no buffer: register tensors first");
+	st = job_has_memory(job);
+	if (st)
+		return st;
 	st = may_be_written(job) ? async_held_slot(job) : async_free_slot(job, &job->held_slot);
 	if (st)
 		return st;

@@ -51,6 +51,7 @@ static enum status adopt(struct gacc_job *job, const Gacc__V1__AttachResponse *r
 	memcpy(job->session->token.data, r->session->token.data, r->session->token.len);
 	job->id = r->job_id;
 	job->generation = r->generation;
+	job->on_device = r->spec && r->spec->slots_on == GACC__V1__SLOTS_ON__SLOTS_ON_DEVICE;
 	job->client_optimizer = r->spec && r->spec->optimizer &&
 				r->spec->optimizer->type == GACC__V1__OPTIMIZER_TYPE__OPTIMIZER_TYPE_CLIENT;
 	return ST_OK;
@@ -174,7 +175,7 @@ enum status session_recover(struct gacc_job *job, int64_t timeout_ms, struct rpc
 		watcher_rebind(job->watcher, job->session);
 	if (!st && job->registered) {
 		st = same_layout(job, timeout_ms, f);
-		if (!st && job->wants_memory && !job->memory.inlined)
+		if (!st && job->wants_memory && !job->memory.inlined && (!job->on_device || job->memory.device))
 			st = memory_map(&job->memory, job, f);
 		if (!st && job->running)
 			st = ask_position(job, timeout_ms, f);

@@ -242,7 +242,7 @@ static gacc_status take_layout(struct gacc_job *job, const Gacc__V1__RegisterTen
 
 /* ---- memory ---- */
 
-static enum status map_attempt(struct gacc_job *job, void *arg, int64_t timeout_ms, struct rpc_failure *f)
+enum status memory_map_attempt(struct gacc_job *job, void *arg, int64_t timeout_ms, struct rpc_failure *f)
 {
 	/* after a recovery the memory is there already */
 	return job->memory.params.base ? ST_OK : memory_map(&job->memory, job, f);
@@ -250,8 +250,14 @@ static enum status map_attempt(struct gacc_job *job, void *arg, int64_t timeout_
 
 static gacc_status get_memory(struct gacc_job *job)
 {
+	if (job->on_device && !(job->wants_memory && *job->attach_socket))
+		return job_fail(
+			job, ST_NOT_SUPPORTED, "run the trainer on that node, or submit the job with slots_on: host",
+			"the job's slots are in the memory of a GPU, which needs the attach socket of its node");
+	if (job->on_device)
+		return GACC_OK; /* by gacc_cuda_register */
 	if (job->wants_memory && *job->attach_socket)
-		return session_run(job, "map memory", job->timeout_ms, map_attempt, NULL);
+		return session_run(job, "map memory", job->timeout_ms, memory_map_attempt, NULL);
 	if (memory_inline(&job->memory, &job->layout, job->client_optimizer))
 		return job_fail(job, ST_NO_MEMORY, NULL, "no memory for gradients and parameters");
 	return GACC_OK;

@@ -46,6 +46,15 @@ gacc_status job_enter(struct gacc_job *job)
 	return GACC_OK;
 }
 
+gacc_status job_has_memory(struct gacc_job *job)
+{
+	if (!job->on_device || job->memory.params.base)
+		return GACC_OK;
+	return job_fail(
+		job, ST_DEVICE_MISMATCH, "call gacc_cuda_register after gacc_register",
+		"the job's slots and parameters are in the memory of a GPU, which this process has not imported");
+}
+
 /* ---- on the wire ---- */
 
 enum status session_unary(struct gacc_job *job, void *arg, int64_t timeout_ms, struct rpc_failure *failure)

@@ -114,7 +114,7 @@ static void fill_launch(struct spec_file *f, Gacc__V1__Label **environment, Gacc
 	o->n_environment = f->environment.n;
 	o->environment = environment;
 	bool any = o->n_command || o->n_environment || (o->working_dir && *o->working_dir) || o->max_restarts ||
-		   o->grace_ms;
+		   o->grace_ms || o->no_torch_env;
 	m->launch_command = any ? o : NULL;
 }
 
@@ -139,7 +139,10 @@ static Gacc__V1__ParamGroup **group_messages(const struct yaml_list *l)
 	Gacc__V1__ParamGroup *g, **all = messages(l->n, sizeof(*g), &g);
 	for (size_t i = 0; all && i < l->n; i++) {
 		gacc__v1__param_group__init(&g[i]);
-		g[i].pattern = in[i].pattern;
+		if (in[i].pattern)
+			g[i].pattern = in[i].pattern;
+		g[i].n_tensors = in[i].tensors.n;
+		g[i].tensors = in[i].tensors.items;
 		g[i].lr_scale = in[i].lr_scale;
 		g[i].override_weight_decay = !isnan(in[i].weight_decay);
 		g[i].weight_decay = or_default(in[i].weight_decay, 0);

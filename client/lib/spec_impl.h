@@ -26,6 +26,7 @@ struct spec_file {
 
 struct group_item {
 	char *pattern;
+	struct yaml_list tensors;
 	double lr_scale, weight_decay;
 	int frozen;
 };

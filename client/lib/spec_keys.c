@@ -37,8 +37,12 @@ static const struct yaml_name orderings[] = { NAME(ORDERING__ORDERING_, CANONICA
 					      NAME(ORDERING__ORDERING_, ARRIVAL, "arrival"), END };
 static const struct yaml_name accumulates[] = { NAME(ACCUMULATE__ACCUMULATE_, SUM, "sum"),
 						NAME(ACCUMULATE__ACCUMULATE_, NONE, "none"), END };
+static const struct yaml_name untoucheds[] = { NAME(UNTOUCHED__UNTOUCHED_, ZERO, "zero"),
+					       NAME(UNTOUCHED__UNTOUCHED_, SKIP, "skip"), END };
 static const struct yaml_name devices[] = { NAME(DEVICE__DEVICE_, HOST, "host"), NAME(DEVICE__DEVICE_, CUDA, "cuda"),
 					    END };
+static const struct yaml_name slot_places[] = { NAME(SLOTS_ON__SLOTS_ON_, HOST, "host"),
+						NAME(SLOTS_ON__SLOTS_ON_, DEVICE, "device"), END };
 static const struct yaml_name shardings[] = { NAME(SHARDING__SHARDING_, NONE, "none"),
 					      NAME(SHARDING__SHARDING_, FULL, "full"),
 					      NAME(SHARDING__SHARDING_, HYBRID, "hybrid"), END };
@@ -113,6 +117,8 @@ static const struct yaml_field schedule_keys[] = {
 static const struct yaml_field group_keys[] = {
 	ITEM(pattern, STRING, group_item, "Tensor names: * ? [..]; the first group that matches wins.", .min = 1,
 	     .max = 255),
+	ITEM(tensors, STRINGS, group_item, "Names of tensors, exactly; beside a pattern or instead of one.",
+	     .max = 262144),
 	ITEM(lr_scale, F64, group_item, "Multiplies the learning rate.", .initial = "1", POSITIVE),
 	ITEM(weight_decay, F64, group_item, "In place of the optimizer's.", UNSET, POSITIVE),
 	ITEM(frozen, BOOL, group_item, "Never updated."),
@@ -151,6 +157,8 @@ static const struct yaml_field launch_keys[] = {
 	KEY(environment, MAP, environment, "daemon: variables beside those that gaccd sets.", .max = 32768),
 	KEY(max_restarts, U32, launch.max_restarts, "daemon: how often ranks are started again, all together."),
 	KEY(grace, MS, launch.grace_ms, "daemon: from SIGTERM to SIGKILL; 10 s unless given."),
+	KEY(no_torch_env, BOOL, launch.no_torch_env,
+	    "daemon: ranks get GACC_RANK and GACC_WORLD_SIZE, and none of torchrun's variables."),
 	{ .name = NULL }
 };
 static const struct yaml_field loss_scale_keys[] = {
@@ -206,6 +214,9 @@ static const struct yaml_field spec_keys[] = {
 	KEY(accumulate, ENUM, spec.accumulate,
 	    "none: no accumulators, the update reads the slot; one rank and micro_size 1 only.", .names = accumulates,
 	    .initial = "sum"),
+	KEY(untouched, ENUM, spec.untouched,
+	    "A tensor without any gradient in a window: zero (its gradient is zero) or skip (no step, as in torch).",
+	    .names = untoucheds, .initial = "zero"),
 	KEY(accumulate_dtype, ENUM, spec.accumulate_dtype, "f32 or f64.", .names = dtypes, .initial = "f32"),
 	KEY(gradient_dtype, ENUM, spec.gradient_dtype, "f32, bf16 or f16; each tensor's own unless given.",
 	    .names = dtypes),
@@ -231,8 +242,16 @@ static const struct yaml_field spec_keys[] = {
 	KEY(slots_per_rank, U32, spec.slots_per_rank, "Gradient buffers of each rank.", .initial = "2", .min = 1,
 	    .max = 2),
 	KEY(device, ENUM, spec.device,
-	    "Where accumulators, parameters and optimizer state lie: host, or cuda (the node's first NVIDIA GPU).",
+	    "Where accumulators, parameters and optimizer state lie: host, or cuda (one of the node's NVIDIA GPUs).",
 	    .names = devices, .initial = "host"),
+	KEY(gpu, STRING, spec.gpu,
+	    "With device: cuda, which GPU of the node: GPU-<UUID> or its beginning. The one with the most free memory "
+	    "unless given."),
+	KEY(slots_on, ENUM, spec.slots_on,
+	    "With device: cuda, where trainers write gradients and read parameters: host (shared memory, any trainer) "
+	    "or "
+	    "device (that GPU's memory, trainers on that GPU alone).",
+	    .names = slot_places, .initial = "host"),
 	KEY(parts, U32, spec.parts, "Engines that share the ranks in equal blocks; one for each of nodes unless given.",
 	    .min = 1, .max = 16),
 	KEY(nodes, STRING, spec.nodes,

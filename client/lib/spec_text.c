@@ -16,7 +16,7 @@
 static const char *const enum_keys[] = { "reduction",	   "grad_of",	 "uneven",    "accumulate_dtype",
 					 "gradient_dtype", "master",	 "nonfinite", "ordering",
 					 "sharding",	   "accumulate", "device",    "type",
-					 "dtype",	   "mode" };
+					 "dtype",	   "mode",	 "untouched", "slots_on" };
 
 static bool is_enum(const char *key)
 {
@@ -132,6 +132,10 @@ static void rewrite_optimizer(json_t *o)
 
 static void rewrite_group(json_t *group)
 {
+	if (!json_string_length(json_object_get(group, "pattern")))
+		json_object_del(group, "pattern");
+	if (!json_array_size(json_object_get(group, "tensors")))
+		json_object_del(group, "tensors");
 	if (!json_is_true(json_object_get(group, "override_weight_decay")))
 		json_object_del(group, "weight_decay");
 	json_object_del(group, "override_weight_decay");

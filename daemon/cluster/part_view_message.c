@@ -23,13 +23,14 @@
 	X(engine_starts)                                                                                               \
 	X(engine_pid)                                                                                                  \
 	X(tensors)                                                                                                     \
-	X(parameters)
+	X(parameters)                                                                                                  \
+	X(gpu_bytes)
 #define BUFFER_FIELDS(X) X(segments) X(bytes) X(tensors) X(clients)
 
 bool part_view_same(const struct part_view *a, const struct part_view *b)
 {
 #define X(field) &&a->field == b->field
-	return true VIEW_FENCES(X) VIEW_FIELDS(X);
+	return !strcmp(a->gpu, b->gpu) VIEW_FENCES(X) VIEW_FIELDS(X);
 #undef X
 }
 
@@ -37,8 +38,9 @@ void *part_view_pack(const struct part_view *v, size_t *out_n)
 {
 	Gacc__Internal__V1__PartView m = GACC__INTERNAL__V1__PART_VIEW__INIT;
 	Gacc__Internal__V1__PartBuffer buffer[PART_VIEW_BUFFERS], *list[PART_VIEW_BUFFERS];
-	char mended[PART_VIEW_BUFFERS][sizeof(v->buffer->kind)];
+	char mended[PART_VIEW_BUFFERS][sizeof(v->buffer->kind)], gpu[sizeof(v->gpu)];
 	m.number = v->number;
+	m.gpu = message_put_text(v->gpu, gpu);
 #define X(field) m.field = v->field;
 	VIEW_FENCES(X)
 	VIEW_FIELDS(X)
@@ -93,6 +95,7 @@ static enum status take(const Gacc__Internal__V1__PartView *m, struct part_view 
 	VIEW_FENCES(X)
 	VIEW_FIELDS(X)
 #undef X
+	message_take_text(v.gpu, sizeof(v.gpu), m->gpu);
 	v.n_buffers = m->n_buffers < PART_VIEW_BUFFERS ? (uint32_t)m->n_buffers : PART_VIEW_BUFFERS;
 	for (uint32_t i = 0; i < v.n_buffers && !st; i++)
 		st = take_buffer(m->buffers[i], &v.buffer[i], why, n_why);

@@ -13,7 +13,7 @@
 #include <stdint.h>
 
 #define PART_VIEW_BUFFERS 16
-#define PART_VIEW_BYTES 1408
+#define PART_VIEW_BYTES 1472
 
 struct part_buffer {
 	char kind[24]; /* "slots" */
@@ -34,6 +34,8 @@ struct part_view {
 	uint32_t engine_starts; /* by this incarnation */
 	int64_t engine_pid;	/* 0: none runs */
 	uint64_t tensors, parameters;
+	char gpu[48]; /* whose memory it has; "": none */
+	uint64_t gpu_bytes;
 	uint32_t n_buffers;
 	struct part_buffer buffer[PART_VIEW_BUFFERS];
 };

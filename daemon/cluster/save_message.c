@@ -26,7 +26,8 @@
 	X(sum_loss)                                                                                                    \
 	X(last_rank)                                                                                                   \
 	X(window_lr)                                                                                                   \
-	X(lr_rank)
+	X(lr_rank)                                                                                                     \
+	X(n_states)
 
 /* ---- Save ---- */
 
@@ -77,24 +78,39 @@ enum status save_unpack(const void *bytes, size_t n, struct save *out, char *why
 
 /* ---- Saved ---- */
 
+static void put_file(Gacc__Internal__V1__SavedFile *to, const struct engine_file *f)
+{
+	to->bytes = f->bytes;
+	to->sha256 = (ProtobufCBinaryData){ sizeof(f->sha256), (uint8_t *)f->sha256 };
+}
+
+static void take_file(struct engine_file *to, const Gacc__Internal__V1__SavedFile *f)
+{
+	to->bytes = f->bytes;
+	memcpy(to->sha256, f->sha256.data, sizeof(to->sha256));
+}
+
 void *saved_pack(const struct part_saved *s, size_t *out_n)
 {
 	Gacc__Internal__V1__Saved m = GACC__INTERNAL__V1__SAVED__INIT;
-	Gacc__Internal__V1__SavedFile file[ENGINE_FILES], *list[ENGINE_FILES];
+	Gacc__Internal__V1__SavedFile file[ENGINE_FILES], *list[ENGINE_FILES], states;
 	char mended[sizeof(s->text)];
 #define X(field) m.field = s->field;
 	SAVED_FIELDS(X)
 #undef X
 	for (size_t i = 0; i < ENGINE_FILES; i++) {
-		const struct engine_file *f = &s->file[i];
 		gacc__internal__v1__saved_file__init(list[i] = &file[i]);
-		file[i].bytes = f->bytes;
-		file[i].sha256 = (ProtobufCBinaryData){ sizeof(f->sha256), (uint8_t *)f->sha256 };
+		put_file(&file[i], &s->file[i]);
 	}
 	m.status = message_put_status(s->status);
 	m.text = message_put_text(s->text, mended);
 	m.dev = s->dir.dev;
 	m.ino = s->dir.ino;
+	if (s->n_states) {
+		gacc__internal__v1__saved_file__init(&states);
+		put_file(&states, &s->states);
+		m.states = &states;
+	}
 	m.file = list;
 	m.n_file = ENGINE_FILES;
 	return bytes_pack(&m.base, out_n);
@@ -116,6 +132,20 @@ static enum status check_files(const Gacc__Internal__V1__Saved *m, char *why, si
 	return ST_OK;
 }
 
+/* The trainers' states: a file where some ranks have one, and only there. */
+static enum status check_states(const Gacc__Internal__V1__Saved *m, uint32_t ranks, char *why, size_t n_why)
+{
+	const Gacc__Internal__V1__SavedFile *f = m->states;
+	const bool has = f && f->bytes && f->sha256.len == sizeof(((struct engine_file *)0)->sha256);
+	if (m->n_states > ranks)
+		snprintf(why, n_why, "Saved.n_states is %u, and the job has %u ranks", m->n_states, ranks);
+	else if (!m->n_states != !f || (f && !has))
+		snprintf(why, n_why, "Saved.states is %s, with n_states %u", f ? "no file" : "missing", m->n_states);
+	else
+		return ST_OK;
+	return ST_VERSION_SKEW;
+}
+
 static enum status check_saved(const Gacc__Internal__V1__Saved *m, uint32_t ranks, char *why, size_t n_why)
 {
 	if (!m->epoch || !m->term || !m->number)
@@ -126,8 +156,10 @@ static enum status check_saved(const Gacc__Internal__V1__Saved *m, uint32_t rank
 	else if (m->window > INT64_MAX / 2 || m->applied_step > m->window)
 		snprintf(why, n_why, "Saved.applied_step is %llu, before window %llu",
 			 (unsigned long long)m->applied_step, (unsigned long long)m->window);
+	else if (check_files(m, why, n_why) || check_states(m, ranks, why, n_why))
+		return ST_VERSION_SKEW;
 	else
-		return check_files(m, why, n_why);
+		return ST_OK;
 	return ST_VERSION_SKEW;
 }
 
@@ -145,10 +177,10 @@ enum status saved_unpack(const void *bytes, size_t n, uint32_t ranks, struct par
 		SAVED_FIELDS(X)
 #undef X
 		message_take_text(out->text, sizeof(out->text), m->text);
-		for (size_t i = 0; i < ENGINE_FILES; i++) {
-			out->file[i].bytes = m->file[i]->bytes;
-			memcpy(out->file[i].sha256, m->file[i]->sha256.data, sizeof(out->file[i].sha256));
-		}
+		for (size_t i = 0; i < ENGINE_FILES; i++)
+			take_file(&out->file[i], m->file[i]);
+		if (m->states)
+			take_file(&out->states, m->states);
 	}
 	bytes_free(base);
 	return st;

@@ -157,7 +157,8 @@ static bool scalars_fit(struct coord *c, const struct engine_command *command, s
 	char text[256], who[40] = "";
 	for (uint32_t i = 0; i <= c->spec->n_groups; i++) {
 		const struct optim_group g = job_spec_group(c->spec, i);
-		const char *wrong = commit_wrong_scalar(command, &c->spec->optim, &g);
+		const char *wrong =
+			commit_wrong_scalar(command, &c->spec->optim, &g, c->spec->untouched == UNTOUCHED_SKIP);
 		if (!wrong)
 			continue;
 		if (i)

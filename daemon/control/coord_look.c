@@ -269,6 +269,11 @@ enum coord_phase coord_phase(const struct coord *c)
 	return c->phase;
 }
 
+bool coord_is_over(const struct coord *c)
+{
+	return c->phase >= COORD_ENDING || (!c->held && coord_all(c, MARK_LEFT));
+}
+
 enum job_state coord_state(const struct coord *c, const char **out_reason, int64_t *out_since_unix_ns)
 {
 	if (out_reason)

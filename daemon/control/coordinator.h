@@ -126,6 +126,8 @@ enum job_state coord_end_state(enum status end);
 enum status coord_end_status(const struct coord *);
 
 enum coord_phase coord_phase(const struct coord *);
+/* No rank can give it anything any more: its end is being written, or follows since all ranks have left for good. */
+bool coord_is_over(const struct coord *);
 enum job_state coord_state(const struct coord *, const char **out_reason, int64_t *out_since_unix_ns);
 uint64_t coord_window(const struct coord *);
 /* The job's numbers of a part's ranks; lent. */

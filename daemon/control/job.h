@@ -275,6 +275,12 @@ uint64_t job_generation(const struct job *, uint32_t rank); /* of the rank's ses
 bool job_is_mapped(const struct job *, uint32_t rank);
 /* The rank's session is still this one, and has not said good-bye. */
 bool job_session_is(const struct job *, uint32_t rank, uint64_t generation);
+/* The rank's session has not said good-bye, and is not known to be lost. */
+bool job_rank_is_there(const struct job *, uint32_t rank);
+/* What has come in mailboxes is known to job_rank_has_begun from here on; else from the next tick on. */
+void job_look_at_mailboxes(struct job *);
+/* The open window has something of this rank: a micro-batch, counted or void, or its flush. */
+bool job_rank_has_begun(const struct job *, uint32_t rank);
 /* Its ranks as the last report told them; *n of them, by their index in the part. */
 const struct rank_progress *job_progress(const struct job *, uint32_t *n);
 /* Number of slots of the engine, spare ones included. */

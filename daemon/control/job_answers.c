@@ -326,6 +326,7 @@ void job_on_answer(struct job *j, const struct engine_answer *a, struct now now)
 	case ENGINE_CHECKPOINT: /* runtime/part_saving.c */
 	case ENGINE_RESTORE:
 	case ENGINE_SLOTS: /* runtime/part_slots.c */
+	case ENGINE_MAKE_SLOTS:
 	case ENGINE_ALLOCATE:
 		break;
 	case ENGINE_DISARM: /* the GO has been answered before */

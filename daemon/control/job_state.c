@@ -268,6 +268,23 @@ bool job_session_is(const struct job *j, uint32_t rank, uint64_t generation)
 	return r && r->sgen == generation && r->has_session && !r->detached;
 }
 
+bool job_rank_is_there(const struct job *j, uint32_t rank)
+{
+	const struct rank *r = job_rank(j, rank);
+	return r && r->has_session && !r->detached && !r->lost;
+}
+
+void job_look_at_mailboxes(struct job *j)
+{
+	job_catch_up(j);
+}
+
+bool job_rank_has_begun(const struct job *j, uint32_t rank)
+{
+	const struct rank *r = job_rank(j, rank);
+	return r && (rank_progress_count(j, r) || r->flush_wanted || j->mirror.rank[r->index].flushed);
+}
+
 uint32_t job_slots(const struct job *j)
 {
 	return spec_slots(j->spec);

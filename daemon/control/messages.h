@@ -236,6 +236,9 @@ struct part_saved {
 	uint32_t micro_size, last_rank, lr_rank;
 	struct engine_dir dir;
 	struct engine_file file[ENGINE_FILES];
+	/* the trainers' own states, which gaccd has written beside them (runtime/part_states.h) */
+	struct engine_file states;
+	uint32_t n_states; /* ranks that have one; 0: there is no such file */
 };
 
 /* From the node of one part: the address of its engine in a communicator. Repeated until a board of that communicator

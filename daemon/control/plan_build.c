@@ -129,7 +129,8 @@ void plan_head(struct plan *p, const struct job_spec *spec, const struct arena *
 			    .master = spec->master_f32,
 			    .in_slot = spec->accumulate == ACCUMULATE_NONE,
 			    .device = spec->device == DEVICE_CUDA ? PLAN_CUDA : PLAN_HOST,
-			    .slots_on_host = spec->device == DEVICE_CUDA,
+			    .slots_on_host = spec->device == DEVICE_CUDA && spec->slots_on == SLOTS_ON_HOST,
+			    .skip_untouched = spec->untouched == UNTOUCHED_SKIP,
 			    .acc_dtype = spec->accumulate_dtype,
 			    .n_groups = (uint32_t)a->n_groups,
 			    .optim = spec->optim,
@@ -140,6 +141,8 @@ void plan_head(struct plan *p, const struct job_spec *spec, const struct arena *
 			    .param_bytes = a->param_bytes,
 			    .n_tensors = a->n_tensors };
 	memcpy(p->group, a->group, sizeof(p->group));
+	_Static_assert(sizeof(spec->gpu) <= sizeof(p->gpu), "a GPU's name fits");
+	memcpy(p->gpu, spec->gpu, sizeof(spec->gpu));
 }
 
 /* The ranges of the update; ST_NO_MEMORY. */
@@ -156,7 +159,8 @@ static enum status fill_ranges(const struct job_spec *spec, const struct tensor_
 						     (uint32_t)(spec_match_group(&s->match, i) + 1) };
 	qsort(piece, n, sizeof(*piece), by_start);
 	struct plan_range *r = (struct plan_range *)((char *)p + p->ranges_offset);
-	p->n_ranges = merge(piece, n, a->n_elements, spec->optim.type == OPTIM_LAMB, r);
+	const bool per_tensor = spec->optim.type == OPTIM_LAMB || p->skip_untouched;
+	p->n_ranges = merge(piece, n, a->n_elements, per_tensor, r);
 	if (spec->optim.type != OPTIM_LAMB) /* its ratios are of whole tensors */
 		p->n_ranges = cut(p, r, p->n_ranges);
 	free(piece);

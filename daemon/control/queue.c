@@ -21,7 +21,7 @@ void queue_bytes(uint64_t bytes, char out[24])
 
 /* What the jobs that do not wait use: those of one user, or all. */
 struct usage {
-	uint64_t bytes, descriptors, stored;
+	uint64_t bytes, device_bytes, descriptors, stored;
 	uint32_t jobs, leaving; /* leaving: of these */
 };
 
@@ -31,6 +31,7 @@ static struct usage usage_of(const struct queue_job *j, size_t n, const uint32_t
 	for (size_t i = 0; i < n; i++)
 		if (!j[i].waiting && (!uid || j[i].uid == *uid)) {
 			u.bytes += j[i].bytes;
+			u.device_bytes += j[i].device_bytes;
 			u.descriptors += j[i].descriptors;
 			u.stored += j[i].stored;
 			u.jobs += !j[i].ended;
@@ -167,6 +168,24 @@ static void say_users(const struct queue_job *j, size_t n, char *out, size_t n_o
 	}
 }
 
+/* "needs 3.0 GiB of GPUs' memory, 1.2 GiB of limits.device_memory (80.0 GiB) are free"; false: it fits. */
+static bool say_device(const struct queue_limits *l, const struct queue_job *j, size_t n, const struct queue_job *c,
+		       char *why, size_t n_why)
+{
+	const uint64_t all = usage_of(j, n, NULL).device_bytes, mine = usage_of(j, n, &c->uid).device_bytes;
+	const bool of_all = l->device_memory && c->device_bytes > rest(l->device_memory, all);
+	const uint64_t limit = of_all ? l->device_memory : l->device_memory_per_user;
+	char need[24], left[24], whole[24];
+	if (!of_all && (!limit || c->device_bytes <= rest(limit, mine)))
+		return false;
+	queue_bytes(c->device_bytes, need);
+	queue_bytes(rest(limit, of_all ? all : mine), left);
+	queue_bytes(limit, whole);
+	snprintf(why, n_why, "needs %s of GPUs' memory, %s of limits.device_memory%s (%s) are free%s%.32s", need, left,
+		 of_all ? "" : "_per_user", whole, of_all ? "" : " for ", of_all ? "" : c->user);
+	return true;
+}
+
 static bool say_descriptors(const struct queue_limits *l, const struct usage *others, const struct queue_job *c,
 			    char *why, size_t n_why)
 {
@@ -295,6 +314,8 @@ void queue_fits(const struct queue_limits *limits, const struct queue_job *j, si
 		out->status = ST_RESOURCE_EXHAUSTED;
 	else if (say_obstacle(&l, j, n, c, obstacle, sizeof(obstacle)))
 		say_refusal(obstacle, j, n, out);
+	else if (c->device_bytes && say_device(&l, j, n, c, out->why, sizeof(out->why)))
+		out->status = ST_RESOURCE_EXHAUSTED;
 }
 
 void queue_submit(const struct queue_limits *l, struct queue_job *j, size_t n, const struct queue_job *c, bool may_wait,

@@ -31,6 +31,8 @@
 struct queue_limits {
 	uint64_t host_memory;	       /* bytes, all jobs together */
 	uint64_t host_memory_per_user; /* bytes; 0: no limit of its own */
+	/* of all GPUs of the node, all jobs together and those of a user; 0: no limit but what the GPUs have */
+	uint64_t device_memory, device_memory_per_user;
 	/* bytes that the machine could give now, beside what `need` of running jobs already has */
 	uint64_t available;
 	uint64_t descriptors; /* that gaccd may have for jobs: RLIMIT_NOFILE less QUEUE_OWN_DESCRIPTORS */
@@ -44,10 +46,11 @@ struct queue_limits {
 struct queue_job {
 	uint64_t id;
 	uint32_t uid;
-	const char *user;     /* borrowed */
-	uint64_t bytes;	      /* waiting: needed; else in use or reserved */
-	uint64_t descriptors; /* of gaccd: its segments', its ranks' connections */
-	uint64_t stored;      /* of these, its segments': with the service manager, and mapped */
+	const char *user;      /* borrowed */
+	uint64_t bytes;	       /* waiting: needed; else in use or reserved */
+	uint64_t device_bytes; /* the same on a GPU; a job that waits has none, as its tensors are not known */
+	uint64_t descriptors;  /* of gaccd: its segments', its ranks' connections */
+	uint64_t stored;       /* of these, its segments': with the service manager, and mapped */
 	bool waiting;
 	bool ended;   /* its memory is not given back yet: that counts, the job does not */
 	bool leaving; /* over, but ranks that gaccd has launched live on: it counts as one that runs */
@@ -68,8 +71,8 @@ void queue_judge(const struct queue_limits *, struct queue_job *job, size_t n);
 /* May this new job come in? `may_wait`: it can be queued; else it starts at once, and whom it overtakes is noted. */
 void queue_submit(const struct queue_limits *, struct queue_job *job, size_t n, const struct queue_job *candidate,
 		  bool may_wait, struct queue_verdict *out);
-/* May a job that runs have this much, now that its tensors are known? `job`: the others. Memory alone is asked for: the
- * rest was known when it came in. */
+/* May a job that runs have this much, now that its tensors are known? `job`: the others. Memory alone is asked for, of
+ * the host and of GPUs: the rest was known when it came in. */
 void queue_fits(const struct queue_limits *, const struct queue_job *job, size_t n, const struct queue_job *candidate,
 		struct queue_verdict *out);
 /* The index of the waiting job that is to start now, or QUEUE_NONE; notes whom it overtakes. The caller marks it as no

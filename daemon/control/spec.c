@@ -51,8 +51,12 @@ static void fill_defaults(struct job_spec *s)
 		s->uneven = UNEVEN_FLUSH;
 	if (!s->accumulate)
 		s->accumulate = ACCUMULATE_SUM;
+	if (!s->untouched)
+		s->untouched = UNTOUCHED_ZERO;
 	if (!s->device)
 		s->device = DEVICE_HOST;
+	if (!s->slots_on)
+		s->slots_on = SLOTS_ON_HOST;
 	if (!s->accumulate_dtype)
 		s->accumulate_dtype = DTYPE_F32;
 	if (!s->nonfinite)
@@ -172,6 +176,15 @@ static enum status check_accumulate(struct job_spec *s, const char **field, char
 	return ST_OK;
 }
 
+static enum status check_untouched(struct job_spec *s, const char **field, char *why, size_t n_why)
+{
+	CHECK("untouched", s->untouched == UNTOUCHED_ZERO || s->untouched == UNTOUCHED_SKIP,
+	      "untouched %d is unknown: zero or skip", s->untouched);
+	CHECK("untouched", s->untouched == UNTOUCHED_ZERO || s->optim.type != OPTIM_CLIENT,
+	      "untouched: skip with optimizer client: the trainers take the step, and decide what it leaves out");
+	return ST_OK;
+}
+
 static enum status check_numbers(struct job_spec *s, const char **field, char *why, size_t n_why)
 {
 	CHECK("accumulate_dtype", s->accumulate_dtype == DTYPE_F32 || s->accumulate_dtype == DTYPE_F64,
@@ -228,9 +241,12 @@ static enum status check_rules(struct job_spec *s, const char **field, char *why
 	CHECK("param_groups", s->n_groups <= SPEC_MAX_RULES, "%u param_groups, at most %d", s->n_groups,
 	      SPEC_MAX_RULES);
 	CHECK("init", s->n_init <= SPEC_MAX_RULES, "%u init rules, at most %d", s->n_init, SPEC_MAX_RULES);
+	uint64_t named = 0;
 	for (uint32_t i = 0; i < s->n_groups; i++) {
 		const struct spec_group *g = &s->group[i];
-		CHECK("param_groups.pattern", g->pattern && *g->pattern, "param_groups[%u].pattern is empty", i);
+		CHECK("param_groups.pattern", g->pattern && (*g->pattern || g->n_tensors),
+		      "param_groups[%u].pattern is empty, and there are no tensors", i);
+		named += g->n_tensors;
 		CHECK("param_groups.pattern", strlen(g->pattern) <= SPEC_MAX_PATTERN,
 		      "param_groups[%u].pattern has %zu bytes, at most %d are allowed, as in names of tensors", i,
 		      strlen(g->pattern), SPEC_MAX_PATTERN);
@@ -241,6 +257,9 @@ static enum status check_rules(struct job_spec *s, const char **field, char *why
 		CHECK("param_groups.weight_decay", isfinite(g->values.weight_decay) && g->values.weight_decay >= 0,
 		      "param_groups[%u].weight_decay is %g, must be finite and >= 0", i, g->values.weight_decay);
 	}
+	CHECK("param_groups.tensors", named <= SPEC_MAX_NAMED,
+	      "param_groups: %llu tensors by name, at most %d: use patterns", (unsigned long long)named,
+	      SPEC_MAX_NAMED);
 	for (uint32_t i = 0; i < s->n_init; i++) {
 		const struct spec_init *r = &s->init[i];
 		CHECK("init.pattern", r->pattern && *r->pattern, "init[%u].pattern is empty", i);
@@ -281,11 +300,29 @@ static enum status check_sharding(struct job_spec *s, const char **field, char *
 	return ST_OK;
 }
 
+/* "GPU-", and at least one digit of the UUID. */
+static bool is_gpu(const char *name)
+{
+	static const char begin[] = "GPU-";
+	const size_t n = sizeof(begin) - 1;
+	return !strncmp(name, begin, n) && name[n] && !name[n + strspn(name + n, "0123456789abcdef-")];
+}
+
 /* What arith_cuda_takes refuses is refused before there is a job. */
 static enum status check_device(struct job_spec *s, const char **field, char *why, size_t n_why)
 {
 	CHECK("device", s->device >= DEVICE_HOST && s->device <= DEVICE_CUDA, "device %d is unknown: host or cuda",
 	      s->device);
+	CHECK("gpu", s->device == DEVICE_CUDA || !*s->gpu, "gpu is for jobs with device: cuda");
+	CHECK("gpu", !*s->gpu || is_gpu(s->gpu),
+	      "gpu is \"%.40s\": \"GPU-\" and the UUID, or its beginning, as nvidia-smi -L says it", s->gpu);
+	CHECK("slots_on", s->slots_on == SLOTS_ON_HOST || s->slots_on == SLOTS_ON_DEVICE,
+	      "slots_on %d is unknown: host or device", s->slots_on);
+	CHECK("slots_on", s->slots_on == SLOTS_ON_HOST || s->device == DEVICE_CUDA,
+	      "slots_on: device with device: host: slots on a GPU are for jobs with device: cuda");
+	CHECK("slots_per_rank", s->slots_on == SLOTS_ON_HOST || s->slots_per_rank == 2,
+	      "slots_per_rank is %u: with slots_on: device it must be 2, as a GPU fills one while the other is added",
+	      s->slots_per_rank);
 	if (s->device == DEVICE_HOST)
 		return ST_OK;
 	CHECK("device", s->parts == 1, "device: cuda with %u parts: a job of several parts needs device: host",
@@ -354,7 +391,7 @@ static enum status check_scalars(struct job_spec *s, const char **field, char *w
 	};
 	for (uint32_t i = 0; i <= s->n_groups; i++) {
 		const struct optim_group g = job_spec_group(s, i);
-		const char *wrong = commit_wrong_scalar(&first, &s->optim, &g);
+		const char *wrong = commit_wrong_scalar(&first, &s->optim, &g, false);
 		char who[40] = "optimizer";
 		if (i)
 			snprintf(who, sizeof(who), "param_groups[%u]", i - 1);
@@ -374,6 +411,8 @@ enum status job_spec_check(struct job_spec *s, const char **field, char *why, si
 		st = check_numbers(s, field, why, n_why);
 	if (!st)
 		st = check_accumulate(s, field, why, n_why);
+	if (!st)
+		st = check_untouched(s, field, why, n_why);
 	if (!st)
 		st = check_scale_and_outliers(s, field, why, n_why);
 	if (!st)
@@ -395,8 +434,10 @@ void job_spec_fini(struct job_spec *s)
 {
 	if (!s)
 		return;
-	for (uint32_t i = 0; i < s->n_groups; i++)
+	for (uint32_t i = 0; i < s->n_groups; i++) {
 		free(s->group[i].pattern);
+		free(s->group[i].tensor);
+	}
 	for (uint32_t i = 0; i < s->n_init; i++)
 		free(s->init[i].pattern);
 	free(s->group);

@@ -21,10 +21,12 @@
 /* ranks * max_micro_size: gaccd keeps some bits of each for each window that it remembers */
 #define SPEC_MAX_MICROS (1 << 22)
 #define SPEC_MAX_RULES 256
-#define SPEC_MAX_PATTERN 255 /* bytes; spec_match.h has the bounds of the matching */
+#define SPEC_MAX_PATTERN 255	 /* bytes; spec_match.h has the bounds of the matching */
+#define SPEC_MAX_NAMED (1 << 18) /* names of tensors in all param_groups */
 #define SPEC_MAX_NAME 128
 /* command, environment, directories; one packet carries them (launch/channel.h) */
 #define SPEC_MAX_LAUNCH_BYTES 65536
+#define SPEC_GPU_BYTES 41 /* "GPU-", a UUID, and the end */
 #define SPEC_MAX_GRACE_NS (INT64_C(3600) * 1000000000)
 
 enum uneven { UNEVEN_FLUSH = 1, UNEVEN_DROP = 2, UNEVEN_ERROR = 3 };
@@ -32,11 +34,15 @@ enum nonfinite { NONFINITE_SKIP_STEP = 1, NONFINITE_REJECT_MICRO = 2, NONFINITE_
 enum launch_mode { LAUNCH_EXTERNAL = 1, LAUNCH_CLIENT = 2, LAUNCH_DAEMON = 3 };
 enum sharding { SHARDING_NONE = 1, SHARDING_FULL = 2, SHARDING_HYBRID = 3 };
 enum accumulate { ACCUMULATE_SUM = 1, ACCUMULATE_NONE = 2 };
+enum untouched { UNTOUCHED_ZERO = 1, UNTOUCHED_SKIP = 2 };
 enum spec_device { DEVICE_HOST = 1, DEVICE_CUDA = 2 };
+enum slots_on { SLOTS_ON_HOST = 1, SLOTS_ON_DEVICE = 2 };
 enum ordering { ORDER_CANONICAL = 1, ORDER_ARRIVAL = 2 };
 
 struct spec_group {
-	char *pattern;
+	char *pattern; /* "": none */
+	char **tensor; /* [n_tensors]: names, in one block with these pointers */
+	uint32_t n_tensors;
 	struct optim_group values;
 	bool override_weight_decay;
 };
@@ -52,6 +58,7 @@ struct spec_launch {
 	bool dirs_absolute, names_ok; /* directories begin with /, names of variables are not empty and have no = */
 	uint32_t max_restarts;
 	int64_t grace_ns;
+	bool no_torch_env; /* ranks get none of torchrun's variables */
 };
 
 /* A step whose gradient norm is above factor times the usual one is skipped; factor 0: off. */
@@ -74,7 +81,10 @@ struct job_spec {
 	enum grad_of grad_of;
 	enum uneven uneven;
 	enum accumulate accumulate;
+	enum untouched untouched; /* what a step does with a tensor that its window has no gradient of */
 	enum spec_device device;
+	char gpu[SPEC_GPU_BYTES];		     /* its UUID, or the beginning of it; "": any */
+	enum slots_on slots_on;			     /* DEVICE: trainers import slots and parameters from the GPU */
 	enum dtype accumulate_dtype, gradient_dtype; /* gradient NONE: each tensor's own */
 	bool master_f32;
 	double clip_norm, clip_value;

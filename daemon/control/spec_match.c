@@ -35,7 +35,7 @@ static bool parse_patterns(const struct job_spec *s, struct patterns *groups, st
 	if (!patterns_init(groups, "param_groups", s->n_groups) || !patterns_init(init, "init", s->n_init))
 		return false;
 	for (uint32_t i = 0; i < s->n_groups; i++)
-		if (!(groups->glob[i] = glob_new(s->group[i].pattern)))
+		if (*s->group[i].pattern && !(groups->glob[i] = glob_new(s->group[i].pattern)))
 			return false;
 	for (uint32_t i = 0; i < s->n_init; i++)
 		if (!(init->glob[i] = glob_new(s->init[i].pattern)))
@@ -43,12 +43,89 @@ static bool parse_patterns(const struct job_spec *s, struct patterns *groups, st
 	return true;
 }
 
+/* ---- by name ---- */
+
+/* A name of a group's `tensors`. */
+struct named {
+	const char *name;
+	uint32_t rule;
+	bool is_there; /* some tensor has it; of equal names, the first one's */
+};
+
+static int by_name(const void *a, const void *b)
+{
+	const struct named *x = a, *y = b;
+	const int order = strcmp(x->name, y->name);
+	return order ? order : (x->rule > y->rule) - (x->rule < y->rule);
+}
+
+struct named_list {
+	struct named *named; /* [n], by name, and of equal names by rule */
+	size_t n;
+};
+
+static bool list_named(const struct job_spec *s, struct named_list *l)
+{
+	size_t n = 0;
+	for (uint32_t i = 0; i < s->n_groups; i++)
+		n += s->group[i].n_tensors;
+	*l = (struct named_list){ .named = malloc((n + 1) * sizeof(*l->named)) };
+	for (uint32_t i = 0; l->named && i < s->n_groups; i++)
+		for (uint32_t k = 0; k < s->group[i].n_tensors; k++)
+			l->named[l->n++] = (struct named){ s->group[i].tensor[k], i, false };
+	if (l->named)
+		qsort(l->named, n, sizeof(*l->named), by_name);
+	return l->named;
+}
+
+/* The first entry with this name; NULL: none has it. */
+static struct named *find_named(const struct named_list *l, const char *name)
+{
+	size_t low = 0, high = l->n;
+	while (low < high) {
+		const size_t mid = low + (high - low) / 2;
+		if (strcmp(l->named[mid].name, name) < 0)
+			low = mid + 1;
+		else
+			high = mid;
+	}
+	return low < l->n && !strcmp(l->named[low].name, name) ? &l->named[low] : NULL;
+}
+
+/* Groups that name a tensor come before later ones whose patterns match it. */
+static void match_named(struct named_list *l, const struct tensor_spec *t, uint64_t n, uint16_t *group)
+{
+	for (uint64_t i = 0; i < n && l->n; i++) {
+		struct named *e = find_named(l, t[i].name);
+		if (!e)
+			continue;
+		e->is_there = true;
+		if (!group[i] || e->rule < group[i] - 1u)
+			group[i] = (uint16_t)(e->rule + 1);
+	}
+}
+
+/* One name that no tensor has is a mistake, of the name or of the tensor set. */
+static enum status check_named(const struct named_list *l, char *why, size_t n_why)
+{
+	for (size_t i = 0; i < l->n; i++) {
+		if (l->named[i].is_there || (i && !strcmp(l->named[i].name, l->named[i - 1].name)))
+			continue;
+		snprintf(why, n_why, "param_groups[%u].tensors: there is no tensor \"%.120s\"", l->named[i].rule,
+			 l->named[i].name);
+		return ST_INVALID_SPEC;
+	}
+	return ST_OK;
+}
+
+/* ---- by pattern ---- */
+
 static enum status match_all(const struct patterns *p, const struct tensor_spec *t, uint64_t n, uint16_t *out,
 			     uint64_t *steps, char *why, size_t n_why)
 {
 	for (uint64_t i = 0; i < n; i++) {
 		uint32_t rule = 0;
-		while (rule < p->n && !glob_match(p->glob[rule], t[i].name, steps))
+		while (rule < p->n && !(p->glob[rule] && glob_match(p->glob[rule], t[i].name, steps)))
 			rule++;
 		out[i] = (uint16_t)(rule < p->n ? rule + 1 : 0);
 		if (*steps <= SPEC_MAX_MATCH_STEPS)
@@ -78,16 +155,22 @@ static enum status match_both(const struct job_spec *s, const struct tensor_spec
 			      size_t n_why)
 {
 	struct patterns groups = { .n = 0 }, init = { .n = 0 };
+	struct named_list named = { .n = 0 };
 	uint64_t steps = 0;
-	enum status st = parse_patterns(s, &groups, &init) ? ST_OK : ST_NO_MEMORY;
+	enum status st = parse_patterns(s, &groups, &init) && list_named(s, &named) ? ST_OK : ST_NO_MEMORY;
 	if (!st && m->group)
 		st = match_all(&groups, t, m->n, m->group, &steps, why, n_why);
+	if (!st && m->group)
+		match_named(&named, t, m->n, m->group);
+	if (!st)
+		st = check_named(&named, why, n_why);
 	if (!st && m->init)
 		st = match_all(&init, t, m->n, m->init, &steps, why, n_why);
 	if (!st && m->init)
 		st = check_init(m, t, why, n_why);
 	patterns_fini(&groups);
 	patterns_fini(&init);
+	free(named.named);
 	return st;
 }
 

@@ -63,7 +63,7 @@ static enum status put(struct arith *a, uint32_t slot, uint64_t offset, uint64_t
 
 static enum status init(struct arith *a)
 {
-	return cuda_first_init(on_cuda(a)->first);
+	return cuda_first_init(on_cuda(a)->first, a);
 }
 
 static enum status begin_update(struct arith *a, uint64_t window)

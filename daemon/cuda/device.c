@@ -4,6 +4,7 @@
 #include "cuda/device.h"
 
 #include "base/log.h"
+#include "cuda/choose.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -58,18 +59,18 @@ static int attribute(const struct cuda_device *d, cu_attribute which)
 	return d->cu.cuDeviceGetAttribute(&value, which, d->number) ? 0 : value;
 }
 
-static enum status find(struct cuda_device *d, char *why, size_t n_why)
+static enum status find(struct cuda_device *d, const char *gpu, char *why, size_t n_why)
 {
-	int n = 0;
-	cu_result r = d->cu.cuInit(0);
+	struct gpu_seen chosen;
+	const cu_result r = d->cu.cuInit(0);
 	if (r)
 		return failed(d, "cuInit", r, why, n_why);
-	if ((r = d->cu.cuDeviceGetCount(&n)))
-		return failed(d, "cuDeviceGetCount", r, why, n_why);
-	if (n < 1)
-		return refuse(why, n_why, "there is no GPU that this process may see");
-	if ((r = d->cu.cuDeviceGet(&d->number, 0)) || (r = d->cu.cuDeviceGetUuid(&d->uuid, d->number)))
-		return failed(d, "cuDeviceGet", r, why, n_why);
+	const enum status st = cuda_choose(&d->cu, gpu, &chosen, why, n_why);
+	if (st)
+		return st;
+	d->number = chosen.number;
+	d->uuid = chosen.uuid;
+	memcpy(d->name, chosen.name, sizeof(d->name));
 	return ST_OK;
 }
 
@@ -121,12 +122,12 @@ static void forbid_forks(void)
 #endif
 }
 
-enum status cuda_device_open(struct cuda_device *out, const void *image, char *why, size_t n_why)
+enum status cuda_device_open(struct cuda_device *out, const char *gpu, const void *image, char *why, size_t n_why)
 {
 	struct cuda_device d = { .wake = -1, .patience_ns = PATIENCE_NS };
 	if (!cuda_driver_load(&d.cu, why, n_why))
 		return ST_INVALID_CONFIG;
-	enum status st = find(&d, why, n_why);
+	enum status st = find(&d, gpu, why, n_why);
 	if (!st)
 		st = examine(&d, why, n_why);
 	if (!st)
@@ -202,8 +203,11 @@ enum status cuda_wait(const struct cuda_device *d, uint64_t bytes)
 	bool called = false;
 	for (uint64_t now = begun;; now = now_ns()) {
 		const cu_result r = d->cu.cuStreamQuery(d->stream);
-		if (r != CUDA_ERROR_NOT_READY)
+		if (r != CUDA_ERROR_NOT_READY) {
+			if (d->at_work)
+				d->at_work(d->at_work_arg);
 			return cuda_check(d, "the GPU", r);
+		}
 		if (now >= end) {
 			log_error("the GPU has not answered for %llu ms",
 				  (unsigned long long)((now - begun) / 1000000));

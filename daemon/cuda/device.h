@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One GPU, as an engine uses it: a context, a stream for everything that writes, the kernels, and waits that end.
  *
- * The engine sees one device, the first of those that CUDA_VISIBLE_DEVICES leaves. The context is the device's primary
+ * The engine uses one device of those that CUDA_VISIBLE_DEVICES leaves (choose.h). The context is the device's primary
  * one; it belongs to threads, so each thread but the one that opened the device calls cuda_enter before anything else.
  *
  * Errors. ST_NO_MEMORY: there is not so much. ST_INVALID_CONFIG: this GPU, or its driver, cannot do what is needed, and
@@ -11,6 +11,7 @@
 #ifndef GACC_CUDA_DEVICE_H
 #define GACC_CUDA_DEVICE_H
 
+#include "cuda/device_file.h"
 #include "math/cuda/kernels_cuda.h"
 #include "proto/cuda_driver.h"
 #include "proto/status.h"
@@ -21,19 +22,24 @@ struct cuda_device {
 	struct cuda_driver cu;
 	cu_device number;
 	struct cu_uuid uuid;
-	unsigned processors; /* multiprocessors */
+	char name[CUDA_UUID_TEXT]; /* the UUID as text */
+	unsigned processors;	   /* multiprocessors */
 	cu_context context;
 	cu_module module;
 	cu_stream stream;
 	int wake;	      /* eventfd, written when the stream has come so far */
 	uint64_t patience_ns; /* of a wait, besides what its bytes need */
 	bool may_rdma;
+	/* Called at the end of each wait: so many calls in a row may take long, and each shows that the device gets on.
+	 * NULL: nobody wants to know. May be set when it is open. */
+	void (*at_work)(void *arg);
+	void *at_work_arg;
 };
 
-/* image: a fat binary of math/cuda/kernels.cu, borrowed. For a thread that then is the device's main thread. From then
- * on the process may not fork or execute another program; one that is built with assert() ends if it does. After an
- * error there is nothing to close. */
-enum status cuda_device_open(struct cuda_device *out, const void *image, char *why, size_t n_why);
+/* gpu: as gpu_pick's name. image: a fat binary of math/cuda/kernels.cu, borrowed. For a thread that then is the
+ * device's main thread. From then on the process may not fork or execute another program; one that is built with
+ * assert() ends if it does. After an error there is nothing to close. */
+enum status cuda_device_open(struct cuda_device *out, const char *gpu, const void *image, char *why, size_t n_why);
 /* All memory has been given back before. */
 void cuda_device_close(struct cuda_device *);
 

@@ -32,7 +32,7 @@ static uint64_t undo_at(uint32_t shares)
 int cuda_segments(const struct plan *p, uint32_t shares, struct plan_segment *out, int n)
 {
 	const uint64_t bytes = undo_at(shares) + (uint64_t)shares * 2 * CUDA_UNDO_HALF * sizeof(float);
-	const int host = plan_host_segments(p), all = plan_segments(p, NULL, 0);
+	const int host = plan_host_segments(p), all = plan_segments(p, NULL, 0) - 1; /* without SEG_DEVICE_FILE */
 	struct plan_segment *s = calloc((size_t)all, sizeof(*s));
 	assert(p->device == PLAN_CUDA);
 	if (!s)
@@ -97,22 +97,38 @@ static struct cu_allocation exportable(const struct cuda_device *d)
 				       .flags = { .gpu_direct_rdma_capable = d->may_rdma } };
 }
 
-/* An address, and the right to write. */
-static enum status map(const struct cuda_device *d, struct cuda_arena *a)
+/* An address, and the right to write. *what: the call that has failed. */
+static cu_result map_as(const struct cuda_device *d, struct cuda_arena *a, const char **what)
 {
 	const struct cu_access access = { location(d), CU_MEM_ACCESS_FLAGS_PROT_READWRITE };
-	enum status st =
-		cuda_check(d, "cuMemAddressReserve", d->cu.cuMemAddressReserve(&a->whole, a->n_whole, 0, 0, 0));
-	if (st) {
+	*what = "cuMemAddressReserve";
+	cu_result r = d->cu.cuMemAddressReserve(&a->whole, a->n_whole, 0, 0, 0);
+	if (r) {
 		a->whole = 0;
-		return st;
+		return r;
 	}
-	st = cuda_check(d, "cuMemMap", d->cu.cuMemMap(a->whole, a->n_whole, 0, a->handle, 0));
-	a->mapped = !st;
-	if (!st)
-		st = cuda_check(d, "cuMemSetAccess", d->cu.cuMemSetAccess(a->whole, a->n_whole, &access, 1));
+	*what = "cuMemMap";
+	r = d->cu.cuMemMap(a->whole, a->n_whole, 0, a->handle, 0);
+	a->mapped = !r;
 	a->at = a->whole + SEGMENT_DATA_OFFSET;
-	return st;
+	if (r)
+		return r;
+	*what = "cuMemSetAccess";
+	return d->cu.cuMemSetAccess(a->whole, a->n_whole, &access, 1);
+}
+
+/* The descriptor is closed, too. */
+static void drop(const struct cuda_device *d, struct cuda_arena *a)
+{
+	if (a->mapped)
+		d->cu.cuMemUnmap(a->whole, a->n_whole);
+	if (a->whole)
+		d->cu.cuMemAddressFree(a->whole, a->n_whole);
+	if (a->handle)
+		d->cu.cuMemRelease(a->handle);
+	if (a->fd >= 0)
+		close(a->fd);
+	*a = (struct cuda_arena){ .what = a->what, .fd = -1 };
 }
 
 static enum status measure(const struct cuda_device *d, struct cuda_arena *a)
@@ -142,6 +158,13 @@ static enum status create(const struct cuda_device *d, struct cuda_arena *a)
 		d->cu.cuMemExportToShareableHandle(&a->fd, a->handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
 }
 
+static enum status map_new(const struct cuda_device *d, struct cuda_arena *a)
+{
+	const char *what;
+	const cu_result r = map_as(d, a, &what);
+	return cuda_check(d, what, r);
+}
+
 static enum status fill(const struct cuda_memory *m, const struct cuda_arena *a, uint64_t generation)
 {
 	const struct cuda_device *d = m->device;
@@ -159,6 +182,14 @@ static enum status fill(const struct cuda_memory *m, const struct cuda_arena *a,
 			&(struct cuda_state){ CUDA_KERNELS_ABI, KERNEL_BLOCK, m->shares, CUDA_UNDO_HALF, d->uuid },
 			sizeof(struct cuda_state));
 	return st ? st : cuda_wait(d, 0);
+}
+
+static enum status make(const struct cuda_memory *m, struct cuda_arena *a, uint64_t generation)
+{
+	enum status st = create(m->device, a);
+	if (!st)
+		st = map_new(m->device, a);
+	return st ? st : fill(m, a, generation);
 }
 
 static uint64_t count_units(const struct plan *p)
@@ -183,12 +214,13 @@ static enum status measure_all(struct cuda_memory *m, uint64_t *out)
 }
 
 /* When what was made of it has been given back. */
-static enum status explain(const struct cuda_device *d, uint64_t need, enum status st, char *why, size_t n_why)
+static enum status explain(const struct cuda_device *d, const char *what, uint64_t need, enum status st, char *why,
+			   size_t n_why)
 {
 	const double mib = 1 << 20;
 	size_t left = 0, total = 0;
 	if (st == ST_NO_MEMORY && need && !d->cu.cuMemGetInfo(&left, &total))
-		snprintf(why, n_why, "the job needs %.1f MiB of the GPU's memory, of whose %.1f MiB %.1f are free now",
+		snprintf(why, n_why, "%s %.1f MiB of the GPU's memory, of whose %.1f MiB %.1f are free now", what,
 			 (double)need / mib, (double)total / mib, (double)left / mib);
 	else if (st)
 		snprintf(why, n_why, "the GPU's memory cannot be taken: %s", status_info(st)->text);
@@ -205,17 +237,13 @@ enum status cuda_memory_make(struct cuda_memory *out, const struct cuda_device *
 	if (!st)
 		st = measure_all(&m, &need);
 	for (int i = 0; i < m.n && !st; i++) {
-		st = create(d, &m.arena[i]);
-		if (!st)
-			st = map(d, &m.arena[i]);
-		if (!st)
-			st = fill(&m, &m.arena[i], generation);
+		st = make(&m, &m.arena[i], generation);
 		if (!st)
 			place(&m, &m.arena[i]);
 	}
 	if (st) {
 		cuda_memory_fini(&m);
-		return explain(d, need, st, why, n_why);
+		return explain(d, "the job needs", need, st, why, n_why);
 	}
 	*out = m;
 	return ST_OK;
@@ -259,15 +287,34 @@ static enum status check(const struct cuda_memory *m, const struct cuda_arena *a
 	return ST_SEGMENT_CORRUPT;
 }
 
+/* Of a descriptor, or a length, that is wrong the driver says so. Whatever else it says is how the device fares at the
+ * moment: the memory is whole, and a later engine may get it. */
+static enum status judge(const struct cuda_device *d, const char *what, cu_result r, char *why, size_t n_why)
+{
+	const enum status st = cuda_check(d, what, r);
+	const bool is_wrong = r == CUDA_ERROR_INVALID_VALUE || r == CUDA_ERROR_INVALID_HANDLE;
+	if (st && !is_wrong)
+		snprintf(why, n_why, "the GPU's memory is there, but cannot be taken now: %s: %s", what,
+			 cuda_result_name(&d->cu, r));
+	return is_wrong ? ST_SEGMENT_CORRUPT : st;
+}
+
 static enum status import(const struct cuda_device *d, struct cuda_arena *a, char *why, size_t n_why)
 {
 	const cu_result r = d->cu.cuMemImportFromShareableHandle(&a->handle, (void *)(intptr_t)a->fd,
 								 CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
-	if (!r)
-		return ST_OK;
-	a->handle = 0;
+	if (r)
+		a->handle = 0;
 	snprintf(why, n_why, "the descriptor is no memory of this GPU, or no longer: %s", cuda_result_name(&d->cu, r));
-	return ST_SEGMENT_CORRUPT;
+	return judge(d, "cuMemImportFromShareableHandle", r, why, n_why);
+}
+
+static enum status map(const struct cuda_device *d, struct cuda_arena *a, char *why, size_t n_why)
+{
+	const char *what;
+	const cu_result r = map_as(d, a, &what);
+	snprintf(why, n_why, "the memory cannot be mapped with %" PRIu64 " bytes", a->n_whole);
+	return judge(d, what, r, why, n_why);
 }
 
 static enum status adopt(const struct cuda_memory *m, struct cuda_arena *a, uint64_t generation, char *why,
@@ -276,10 +323,8 @@ static enum status adopt(const struct cuda_memory *m, struct cuda_arena *a, uint
 	enum status st = measure(m->device, a);
 	if (!st)
 		st = import(m->device, a, why, n_why);
-	if (!st && map(m->device, a)) { /* it is shorter than it should be, above all */
-		snprintf(why, n_why, "the memory cannot be mapped with %" PRIu64 " bytes", a->n_whole);
-		st = ST_SEGMENT_CORRUPT;
-	}
+	if (!st)
+		st = map(m->device, a, why, n_why); /* it is shorter than it should be, above all */
 	return st ? st : check(m, a, generation, why, n_why);
 }
 
@@ -310,7 +355,7 @@ static enum status read_shares(const struct cuda_device *d, int fd, const struct
 	if (!st)
 		st = import(d, &a, why, n_why);
 	if (!st)
-		st = map(d, &a);
+		st = map(d, &a, why, n_why);
 	if (!st)
 		st = match_first(d, &a, p, why, n_why);
 	if (!st)
@@ -357,6 +402,59 @@ enum status cuda_memory_adopt(struct cuda_memory *out, const struct cuda_device 
 	return st;
 }
 
+/* ---- other memory for a slot ---- */
+
+static struct cuda_arena *arena_of(const struct cuda_memory *m, uint32_t slot)
+{
+	for (int i = 0; i < m->n; i++)
+		if (m->arena[i].what.role == SEG_SLOT && m->arena[i].what.index == slot)
+			return &m->arena[i];
+	return NULL;
+}
+
+enum status cuda_memory_make_slot(const struct cuda_memory *m, uint32_t slot, uint64_t generation, int *out_fd,
+				  char *why, size_t n_why)
+{
+	const struct cuda_arena *is = arena_of(m, slot);
+	struct cuda_arena a = { .fd = -1 };
+	if (!is) {
+		snprintf(why, n_why, "slot %u is not on the GPU", slot);
+		return ST_INVALID_ARGUMENT;
+	}
+	a.what = is->what;
+	const enum status st = make(m, &a, generation);
+	*out_fd = st ? -1 : a.fd;
+	if (!st)
+		a.fd = -1;
+	const uint64_t need = a.n_whole;
+	drop(m->device, &a);
+	return explain(m->device, "a slot needs", need, st, why, n_why);
+}
+
+enum status cuda_memory_take_slot(struct cuda_memory *m, uint32_t slot, uint64_t generation, int fd, char *why,
+				  size_t n_why)
+{
+	struct cuda_arena *is = arena_of(m, slot);
+	struct cuda_arena a = { .fd = fd };
+	char text[160] = "the device has failed";
+	enum status st = ST_INVALID_ARGUMENT;
+	if (is) {
+		a.what = is->what;
+		st = adopt(m, &a, generation, text, sizeof(text));
+	} else {
+		snprintf(text, sizeof(text), "it is not on the GPU");
+	}
+	if (st) {
+		snprintf(why, n_why, "slot %u: %s", slot, text);
+		drop(m->device, &a);
+		return st;
+	}
+	drop(m->device, is);
+	*is = a;
+	place(m, is);
+	return ST_OK;
+}
+
 /* ---- both ---- */
 
 enum status cuda_memory_slot(struct cuda_memory *m, uint32_t slot, void *pages, uint64_t bytes)
@@ -383,36 +481,11 @@ void cuda_memory_fini(struct cuda_memory *m)
 			cuda_unpin(m->device, m->pinned[i]);
 	free(m->pinned);
 	m->pinned = NULL;
-	for (int i = 0; i < m->n; i++) {
-		struct cuda_arena *a = &m->arena[i];
-		const struct cuda_driver *cu = &m->device->cu;
-		if (a->mapped)
-			cu->cuMemUnmap(a->whole, a->n_whole);
-		if (a->whole)
-			cu->cuMemAddressFree(a->whole, a->n_whole);
-		if (a->handle)
-			cu->cuMemRelease(a->handle);
-		if (a->fd >= 0)
-			close(a->fd);
-	}
+	for (int i = 0; i < m->n; i++)
+		drop(m->device, &m->arena[i]);
 	free(m->arena);
 	free(m->slot);
 	m->arena = NULL;
 	m->slot = NULL;
 	m->n = 0;
-}
-
-cu_memory cuda_params(const struct cuda_memory *m, uint32_t group)
-{
-	return m->params + m->plan->group[group].param_offset;
-}
-
-cu_memory cuda_values(const struct cuda_memory *m, uint32_t group, enum dtype *out_dtype)
-{
-	const struct arena_group *g = &m->plan->group[group];
-	*out_dtype = g->param_dtype;
-	if (g->param_dtype == DTYPE_F32 || !m->master)
-		return cuda_params(m, group);
-	*out_dtype = DTYPE_F32;
-	return m->master + g->start * sizeof(float);
 }

@@ -147,12 +147,14 @@ static enum status draw(const struct cuda_first *f, const struct plan_tensor *t,
 	return st;
 }
 
-enum status cuda_first_init(struct cuda_first *f)
+enum status cuda_first_init(struct cuda_first *f, const struct arith *a)
 {
 	const struct plan_tensor *t = plan_tensors(f->plan);
 	enum status st = ST_OK;
 	for (uint64_t i = 0; i < f->plan->n_tensors; i++)
-		for (uint64_t at = 0; t[i].alias < 0 && t[i].init.type && at < t[i].count && !st; at += DRAWN)
+		for (uint64_t at = 0; t[i].alias < 0 && t[i].init.type && at < t[i].count && !st; at += DRAWN) {
 			st = draw(f, &t[i], at, least(DRAWN, t[i].count - at));
+			arith_at_work(a); /* one thread draws them all: minutes for 10^10 */
+		}
 	return st;
 }

@@ -5,6 +5,7 @@
 #define GACC_CUDA_PARAMS_H
 
 #include "cuda/bytes.h"
+#include "engine/arith.h"
 #include "engine/gaps.h"
 
 struct cuda_first;
@@ -16,6 +17,6 @@ void cuda_first_free(struct cuda_first *); /* NULL is fine */
 
 /* As the operations of arith.h. */
 enum status cuda_first_put(struct cuda_first *, uint32_t slot, uint64_t offset, uint64_t bytes);
-enum status cuda_first_init(struct cuda_first *);
+enum status cuda_first_init(struct cuda_first *, const struct arith *);
 
 #endif

@@ -3,6 +3,7 @@
  * main thread. */
 #include "cuda/update.h"
 
+#include "engine/stepping.h"
 #include "math/cuda/launches.h"
 
 #include <assert.h>
@@ -18,10 +19,10 @@ struct cuda_updates {
 	const struct control_page *page;
 	uint64_t *first_unit; /* [n_ranges + 1] */
 	uint64_t n_units;
-	cuda_word *stamp;	      /* [shares], as read */
-	struct kernel_update *update; /* [n_optim_groups], of the step at hand */
+	cuda_word *stamp;	  /* [shares], as read */
+	struct stepping stepping; /* of the step at hand */
 	/* as they are uploaded */
-	struct cuda_scalars *scalars; /* [n_optim_groups] */
+	struct cuda_scalars *scalars; /* [stepping.n_scalars] */
 	struct cuda_range *range;     /* [n_ranges] */
 	cu_memory scalars_there, range_there;
 	double *param, *direction; /* LAMB's sums of squares: [n_units] */
@@ -73,15 +74,16 @@ enum status cuda_updates_new(struct cuda_updates **out, const struct cuda_life *
 				    .page = page };
 	u->first_unit = calloc(plan->n_ranges + 1, sizeof(*u->first_unit));
 	u->stamp = calloc(u->memory->shares, sizeof(*u->stamp));
-	u->update = calloc(plan->n_optim_groups, sizeof(*u->update));
-	u->scalars = calloc(plan->n_optim_groups, sizeof(*u->scalars));
+	enum status st = stepping_init(&u->stepping, plan, page);
+	u->scalars = st ? NULL : calloc(u->stepping.n_scalars, sizeof(*u->scalars));
 	u->range = calloc(plan->n_ranges, sizeof(*u->range));
-	enum status st = u->first_unit && u->stamp && u->update && u->scalars && u->range ? ST_OK : ST_NO_MEMORY;
+	if (!u->first_unit || !u->stamp || !u->scalars || !u->range)
+		st = ST_NO_MEMORY;
 	for (uint64_t i = 0; i < plan->n_ranges && !st; i++)
 		u->first_unit[i + 1] = u->first_unit[i] + (r[i].count + KERNEL_BLOCK - 1) / KERNEL_BLOCK;
 	if (!st) {
 		u->n_units = u->first_unit[plan->n_ranges];
-		st = cuda_private(u->device, plan->n_optim_groups * sizeof(*u->scalars), &u->scalars_there);
+		st = cuda_private(u->device, u->stepping.n_scalars * sizeof(*u->scalars), &u->scalars_there);
 	}
 	if (!st)
 		st = cuda_private(u->device, plan->n_ranges * sizeof(*u->range), &u->range_there);
@@ -104,7 +106,7 @@ void cuda_updates_free(struct cuda_updates *u)
 	cuda_private_free(u->device, u->direction_there);
 	free(u->first_unit);
 	free(u->stamp);
-	free(u->update);
+	stepping_fini(&u->stepping);
 	free(u->scalars);
 	free(u->range);
 	free(u->param);
@@ -207,9 +209,9 @@ static struct cuda_range range_at(const struct cuda_updates *u, uint64_t i, uint
 				  .m = of_state(u, 0, r->start),
 				  .v = of_state(u, 1, r->start),
 				  .g = cuda_pointer(u->memory->accum[half] + wide),
-				  .scalars = r->optim_group,
+				  .scalars = (uint32_t)stepping_row(&u->stepping, i),
 				  .p16_dtype = g->param_dtype,
-				  .frozen = plan_optim_groups(u->plan)[r->optim_group].frozen };
+				  .frozen = u->stepping.left_out[i] };
 	if (g->param_dtype == DTYPE_F32) {
 		out.p = cuda_pointer(own);
 	} else {
@@ -226,15 +228,13 @@ static enum status upload_ranges(const struct cuda_updates *u)
 
 static enum status upload_tables(struct cuda_updates *u, const struct control_record *r, uint32_t half)
 {
-	for (uint64_t i = 0; i < u->plan->n_optim_groups; i++) {
-		optim_step(&u->plan->optim, &plan_optim_groups(u->plan)[i], r->commit_applied_step, r->commit_lr,
-			   r->commit_scale, r->commit_clip_value, &u->update[i]);
-		cuda_scalars_of(&u->update[i], &u->scalars[i]);
-	}
+	stepping_begin(&u->stepping, r);
+	for (uint64_t i = 0; i < u->stepping.n_scalars; i++)
+		cuda_scalars_of(&u->stepping.scalars[i], &u->scalars[i]);
 	for (uint64_t i = 0; i < u->plan->n_ranges; i++)
 		u->range[i] = range_at(u, i, half);
 	const enum status st =
-		cuda_upload(u->device, u->scalars_there, u->scalars, u->plan->n_optim_groups * sizeof(*u->scalars));
+		cuda_upload(u->device, u->scalars_there, u->scalars, u->stepping.n_scalars * sizeof(*u->scalars));
 	return st ? st : upload_ranges(u);
 }
 
@@ -245,21 +245,14 @@ static uint64_t bytes_moved(const struct cuda_updates *u)
 	return u->plan->n_elements * 42; /* and what is saved */
 }
 
-static const struct optim_group *group_of(const struct cuda_updates *u, uint64_t range)
-{
-	return &plan_optim_groups(u->plan)[plan_ranges(u->plan)[range].optim_group];
-}
-
 /* To the control segment, where a later life finds them when a stamp is in the second phase. */
 static void store_ratios(const struct cuda_updates *u)
 {
 	double *trust = control_page_trust(u->page);
 	for (uint64_t i = 0; i < u->plan->n_ranges; i++) {
 		const uint64_t first = u->first_unit[i], n = u->first_unit[i + 1] - first;
-		const struct optim_group *g = group_of(u, i);
-		trust[i] = g->frozen ? 1
-				     : optim_trust_ratio(g, kernel_sum(u->param + first, n),
-							 kernel_sum(u->direction + first, n));
+		trust[i] = stepping_trust(&u->stepping, i, kernel_sum(u->param + first, n),
+					  kernel_sum(u->direction + first, n));
 	}
 }
 
@@ -285,7 +278,7 @@ static enum status run_lamb(struct cuda_updates *u, const struct control_record 
 {
 	enum status st = second_phase_has_begun(u) ? ST_OK : first_phase(u, r->commit_window, resumed);
 	for (uint64_t i = 0; i < u->plan->n_ranges; i++)
-		u->range[i].lr = (float)(r->commit_lr * group_of(u, i)->lr_scale * control_page_trust(u->page)[i]);
+		u->range[i].lr = stepping_lr(&u->stepping, i, r->commit_lr, control_page_trust(u->page)[i]);
 	if (!st)
 		st = upload_ranges(u);
 	if (!st)

@@ -9,6 +9,7 @@
 #include "edge/state_share.h"
 #include "gacc/v1/common.pb-c.h"
 #include "runtime/saving_disk.h"
+#include "store/checkpoint_states.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -156,11 +157,21 @@ static void on_record(void *ctx, const struct save_want *want)
 		hosted_hold(h);
 }
 
+static void tell_complete(const struct hosted *h, const struct saved *k, char *text, size_t n)
+{
+	const uint32_t n_states = h->saving->part[0].is.n_states;
+	int at = snprintf(text, n, "checkpoint %llu of step %llu is complete: %.300s, %llu bytes",
+			  (unsigned long long)k->id, (unsigned long long)k->applied_step, k->path ? k->path : "",
+			  (unsigned long long)k->bytes);
+	if (n_states)
+		snprintf(text + at, n - (size_t)at, ", with the state of %u of %u trainers", n_states, h->spec->ranks);
+}
+
 static void on_ended(void *ctx, const struct save_want *want, enum status st)
 {
 	struct hosted *h = ctx;
 	struct saved *k = saved_find(&h->saved, want->id);
-	char text[400];
+	char text[480];
 	if (!k)
 		k = saved_add(&h->saved, want->id, want->request_id);
 	if (!k)
@@ -176,9 +187,7 @@ static void on_ended(void *ctx, const struct save_want *want, enum status st)
 		snprintf(text, sizeof(text), "checkpoint %llu failed: %.300s", (unsigned long long)k->id,
 			 k->message ? k->message : "");
 	else
-		snprintf(text, sizeof(text), "checkpoint %llu of step %llu is complete: %.300s, %llu bytes",
-			 (unsigned long long)k->id, (unsigned long long)k->applied_step, k->path ? k->path : "",
-			 (unsigned long long)k->bytes);
+		tell_complete(h, k, text, sizeof(text));
 	hosted_event(h, st != ST_OK, st ? "CheckpointFailed" : "CheckpointSaved", -1, text);
 	saving_answer_calls(h, k, true);
 	if (st)
@@ -238,6 +247,18 @@ static enum status sum_up(struct hosted *h, bool *passed, bool *wrote)
 	return worst;
 }
 
+/* What trainers put is not known when a checkpoint begins: the user's share is asked for it when it is there. */
+static enum status admit_states(struct hosted *h)
+{
+	const struct saving *s = h->saving;
+	const uint64_t bytes = s->part[0].is.states.bytes;
+	char why[320];
+	enum status st = bytes ? state_share_admit(h, s->dir, bytes, why, sizeof(why)) : ST_OK;
+	if (st)
+		saving_set_why(h, why);
+	return st;
+}
+
 /* All parts have answered: the files are there, or will not be. */
 static void take_answers(struct hosted *h)
 {
@@ -245,6 +266,8 @@ static void take_answers(struct hosted *h)
 	bool passed = false, wrote = false;
 	enum status st = sum_up(h, &passed, &wrote);
 	s->asked.number = 0;
+	if (!st && !passed)
+		st = admit_states(h);
 	if (st == ST_ENGINE_DOWN)
 		saver_on_engine_lost(&s->saver);
 	else if (!st && passed)
@@ -409,6 +432,7 @@ static enum status restore_saved(void *arg, const struct journal_checkpoint *k)
 	to->applied_step = k->applied_step;
 	to->carried = k->carried;
 	to->bytes = k->bytes;
+	to->state_bytes = checkpoint_states_bytes(k->path);
 	to->started_unix_ns = k->started_unix_ns;
 	to->ended_unix_ns = k->ended_unix_ns;
 	return to->path ? ST_OK : ST_NO_MEMORY;

@@ -154,6 +154,9 @@ static void fill_manifest(const struct hosted *h, const struct save_want *want, 
 		manifest_put_commit(m, &s->before);
 	manifest_put_updates(m, s->update, s->n_updates);
 	put_files(m->file, a, CHECKPOINT_MODEL, CHECKPOINT_PARTS);
+	m->n_states = a->n_states;
+	m->states.bytes = a->states.bytes;
+	memcpy(m->states.sha256, a->states.sha256, SHA256_BYTES);
 	if (spec_is_sharded(h->spec))
 		put_shares(s, m);
 	put_window(s, m);
@@ -197,6 +200,7 @@ void saving_seal(void *ctx, const struct save_want *want)
 	k->applied_step = first->applied_step;
 	k->carried = w->manifest.carry.count;
 	k->bytes += manifest_bytes(&w->manifest);
+	k->state_bytes = w->manifest.states.bytes;
 	start_work(h, w);
 }
 

@@ -133,6 +133,7 @@ void convert_checkpoint(const struct saved *k, Gacc__V1__Checkpoint *out)
 	out->applied_step = k->applied_step;
 	out->carried_micros = k->carried;
 	out->bytes = k->bytes;
+	out->state_bytes = k->state_bytes;
 	out->started_unix_nanos = k->started_unix_ns;
 	out->ended_unix_nanos = k->ended_unix_ns;
 	out->message = k->message ? k->message : empty;

@@ -23,6 +23,7 @@ void hosted_unmake(struct hosted *h)
 	free(h->end.view);
 	free(h->end.counted);
 	free(h->place.why);
+	free(h->scalars);
 	events_fini(&h->events);
 	calls_fini(&h->watchers);
 	calls_fini(&h->norms_calls);
@@ -113,6 +114,11 @@ bool hosted_is_of(const struct hosted *h, uint32_t uid)
 bool hosted_ended(const struct hosted *h)
 {
 	return !h->coord || coord_phase(h->coord) == COORD_ENDED;
+}
+
+bool hosted_is_over(const struct hosted *h)
+{
+	return hosted_ended(h) || coord_is_over(h->coord);
 }
 
 enum job_state hosted_state(const struct hosted *h, const char **out_reason, int64_t *out_since_unix_ns)

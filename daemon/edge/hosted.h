@@ -27,6 +27,7 @@ struct hosted_window;
 struct part_event;
 struct part_restore;
 struct decided;
+struct scalars;
 
 #define RANK_NONE UINT32_MAX
 
@@ -133,6 +134,7 @@ struct hosted {
 	uint64_t told_window;
 	bool told_any;
 	struct rate rate;
+	struct scalars *scalars; /* hosted_scalars.h; NULL: nothing was logged */
 	struct wait_call *waits; /* hosted_waits.c */
 	struct saving *saving;	 /* checkpoints.h; NULL: it is over */
 	struct saved_list saved; /* its checkpoints */
@@ -159,6 +161,8 @@ struct hosted *hosted_find_named(const struct daemon *, const char *name, uint32
 /* May this user see the job, and change it? Its owner and root may. */
 bool hosted_is_of(const struct hosted *, uint32_t uid);
 bool hosted_ended(const struct hosted *);
+/* It has ended, or is about to: an Attach that may make a job makes one of the same name. */
+bool hosted_is_over(const struct hosted *);
 /* This part of it, if that is on this node; NULL: it is not, or not yet, or not any more. For what looks at this
  * machine's memory, and a trainer's Attach. All else goes over the link. */
 struct part *hosted_part_here(const struct hosted *, uint32_t part);

@@ -226,7 +226,7 @@ static void put_window(struct hosted *h, const struct commit *k, struct hosted_w
 					      .n_result = n,
 					      .n_micros = w->n_micros,
 					      .if_missing = w->restored };
-		recorder_put_window(h->d->recorder, &row, w->micro);
+		recorder_put_window(h->d->recorder, h->uid, &row, w->micro);
 		w->micro = NULL;
 	}
 	free(bytes);

@@ -9,6 +9,7 @@
 #include "edge/hosted_nodes.h"
 #include "edge/hosted_ports.h"
 #include "edge/hosted_norms.h"
+#include "edge/hosted_scalars.h"
 #include "edge/launching.h"
 #include "edge/placing.h"
 #include "gacc/v1/common.pb-c.h"
@@ -44,6 +45,7 @@ void hosted_free(struct hosted *h)
 	hosted_history_fini(h);
 	saving_free(h);
 	hosted_norms_free(h);
+	hosted_scalars_end(h);
 	saved_fini(&h->saved);
 	hosted_drop_machines(h);
 	hosted_unmake(h);

@@ -11,14 +11,13 @@
 #include "edge/launching.h"
 #include "edge/restoring.h"
 #include "edge/submitting.h"
+#include "engine/plan.h"
 #include "runtime/stored.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
 #define MEMORY_MARGIN (UINT64_C(256) << 20) /* left to the rest of the node */
-#define SEGMENTS_BESIDE_SLOTS 8		    /* at most: plan_segments */
-#define SEGMENTS_ON_DEVICE 2		    /* more, of a job on a device: its own, and the parameters twice */
 #define PER_PART 3			    /* descriptors: the plan, the engine's socket, the launcher's */
 /* a call's connection, the attach socket's, a duplicate of each to count it by */
 #define PER_RANK 4
@@ -51,6 +50,14 @@ static uint64_t bytes_here(const struct hosted *h)
 	uint64_t bytes = h->kept_bytes;
 	for (const struct part *p = part_first(&h->d->node, h->id); p; p = part_next(p))
 		bytes += p->mem.bytes;
+	return bytes;
+}
+
+static uint64_t device_bytes_here(const struct hosted *h)
+{
+	uint64_t bytes = 0;
+	for (const struct part *p = part_first(&h->d->node, h->id); p; p = part_next(p))
+		bytes += p->mem.gpu_bytes;
 	return bytes;
 }
 
@@ -90,6 +97,8 @@ static void fill_limits(struct queue_list *q, const struct daemon *d)
 	q->limits =
 		(struct queue_limits){ .host_memory = d->node.conf->limits.host_memory,
 				       .host_memory_per_user = d->node.conf->limits.host_memory_per_user,
+				       .device_memory = d->node.conf->limits.device_memory,
+				       .device_memory_per_user = d->node.conf->limits.device_memory_per_user,
 				       .available = less(m.available, promised),
 				       .descriptors = less(descriptors_limit(), QUEUE_OWN_DESCRIPTORS),
 				       .stored = less(fdstore_room(d->node.fdstore), 1), /* where the journal stands */
@@ -122,6 +131,7 @@ static void add(struct queue_list *q, struct hosted *h, const struct hosted *wit
 					     .leaving = leaving,
 					     .overtaken = h->admission.overtaken,
 					     .bytes = h->admission.queued ? h->admission.need : in_use(h),
+					     .device_bytes = device_bytes_here(h),
 					     .descriptors = leaving ? left_descriptors(h) : h->admission.descriptors,
 					     .stored = leaving && !bytes_here(h) ? 0 : h->admission.stored };
 }
@@ -131,7 +141,9 @@ static void add_part(struct queue_list *q, const struct daemon *d, const struct 
 {
 	if (p == without || hosted_find(d, p->id) || !p->mem.bytes)
 		return;
-	q->job[q->n++] = (struct queue_job){ .id = p->id, .uid = p->uid, .user = p->user, .bytes = p->mem.bytes };
+	q->job[q->n++] = (struct queue_job){
+		.id = p->id, .uid = p->uid, .user = p->user, .bytes = p->mem.bytes, .device_bytes = p->mem.gpu_bytes
+	};
 }
 
 static int by_id(const void *a, const void *b)
@@ -185,7 +197,7 @@ static uint64_t descriptors_of(const struct node *n, uint32_t n_parts, uint64_t 
 
 static uint64_t beside_slots(const struct job_spec *spec)
 {
-	return SEGMENTS_BESIDE_SLOTS + (spec->device != DEVICE_HOST ? SEGMENTS_ON_DEVICE : 0);
+	return PLAN_BESIDE_SLOTS + (spec->device != DEVICE_HOST ? PLAN_ON_DEVICE : 0);
 }
 
 /* Of the parts that are on this node. */
@@ -300,7 +312,9 @@ enum status hosted_queue_fits(const struct part *p, uint64_t bytes, char *why, s
 	struct hosted *h = hosted_find(d, p->id);
 	struct queue_list q;
 	struct queue_verdict v;
-	struct queue_job c = { .id = p->id, .uid = p->uid, .user = p->user, .bytes = bytes };
+	struct queue_job c = {
+		.id = p->id, .uid = p->uid, .user = p->user, .bytes = bytes, .device_bytes = p->mem.gpu_bytes
+	};
 	uint64_t taken = 0;
 	find_descriptors_of(p, &c.descriptors, &c.stored);
 	if (h && h->n_parts > 1) { /* of all of them */

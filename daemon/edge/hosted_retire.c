@@ -7,6 +7,7 @@
 #include "control/forget.h"
 #include "edge/checkpoints.h"
 #include "edge/hosted_past.h"
+#include "edge/hosted_scalars.h"
 #include "edge/launching.h"
 #include "edge/state_share.h"
 #include "gacc/v1/common.pb-c.h"
@@ -43,6 +44,7 @@ static void retire(struct hosted *h, struct now now)
 	events_shrink(&h->events, HOSTED_PAST_EVENTS);
 	launching_free(h);
 	saving_free(h);
+	hosted_scalars_end(h);
 	calls_fini(&h->watchers);
 }
 
@@ -153,8 +155,9 @@ static size_t too_many(const struct daemon *d, uint32_t *out_uid)
 static void forget(struct daemon *d, struct hosted *h)
 {
 	struct forgetting f = { d, h->id, h->end.window / JOURNAL_FORGET_WINDOWS };
+	const uint32_t uid = h->uid;
 	hosted_free(h);
-	recorder_forget(d->recorder, f.job);
+	recorder_forget(d->recorder, uid, f.job);
 	forget_some(f);
 }
 

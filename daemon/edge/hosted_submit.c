@@ -71,7 +71,7 @@ static struct hosted *find_request(const struct daemon *d, const struct submit *
 static struct hosted *find_name(const struct daemon *d, const char *name, uint32_t uid)
 {
 	for (uint32_t i = d->n_jobs; i-- > 0;)
-		if (!hosted_ended(d->job[i]) && d->job[i]->uid == uid && !strcmp(d->job[i]->spec->name, name))
+		if (!hosted_is_over(d->job[i]) && d->job[i]->uid == uid && !strcmp(d->job[i]->spec->name, name))
 			return d->job[i];
 	return NULL;
 }

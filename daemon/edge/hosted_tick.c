@@ -8,6 +8,7 @@
 #include "edge/hosted_aside.h"
 #include "edge/hosted_norms.h"
 #include "edge/hosted_past.h"
+#include "edge/hosted_scalars.h"
 #include "edge/hosted_waits.h"
 #include "edge/hosted_watchers.h"
 #include "edge/launching.h"
@@ -75,6 +76,7 @@ void hosted_tick(struct hosted *h, struct now now)
 	if (hosted_ended(h))
 		submitting_done(h, ST_OK, NULL); /* it has ended before its memory was there: its state says how */
 	hosted_norms_tick(h, now);
+	hosted_scalars_tick(h, now);
 	hosted_tell(h, now);
 	hosted_waits(h, now);
 	hosted_end_tick(h, now);

@@ -4,6 +4,7 @@
 #include "edge/hosted_view.h"
 
 #include "edge/hosted_nodes.h"
+#include "edge/hosted_scalars.h"
 #include "control/launch.h"
 #include "edge/convert.h"
 #include "edge/hosted_past.h"
@@ -184,9 +185,10 @@ static bool add_updates(const struct hosted *h, Gacc__V1__Job *j)
 	return true;
 }
 
-/* All parts have the same tensors. The pid is that of the first part's engine. */
-static void fill_seen(const struct hosted *h, Gacc__V1__Job *j)
+/* All parts have the same tensors. The pid is that of the first part's engine; a job on a GPU has one part. */
+static bool fill_seen(const struct hosted *h, Gacc__V1__Job *j)
 {
+	const char *gpu = "";
 	for (uint32_t i = h->n_parts; i--;) {
 		const struct part_view *v = h->part[i].seen ? &h->part[i].seen->view : NULL;
 		if (!v)
@@ -195,7 +197,11 @@ static void fill_seen(const struct hosted *h, Gacc__V1__Job *j)
 		j->engine_restarts += v->engine_starts ? v->engine_starts - 1 : 0;
 		j->tensors = v->tensors;
 		j->parameters = v->parameters;
+		j->gpu_bytes += v->gpu_bytes;
+		gpu = *v->gpu ? v->gpu : gpu;
 	}
+	j->gpu = strdup(gpu);
+	return j->gpu;
 }
 
 /* The bits that are set, as numbers. */
@@ -277,12 +283,11 @@ static bool fill_live(const struct hosted *h, Gacc__V1__Job *j, struct now now)
 	j->window_opened_unix_nanos = coord_window_opened_unix_ns(h->coord);
 	j->epoch = coord_epoch(h->coord);
 	j->host_bytes = hosted_host_bytes(h);
-	fill_seen(h, j);
 	j->loss_scale = coord_carry(h->coord)->scale.scale;
 	j->wait_fraction = rate_wait(&h->rate);
 	j->steps_per_second = rate_per_s(&h->rate);
-	return add_counters(&coord_carry(h->coord)->counters, j) && add_updates(h, j) && add_last(h, j) &&
-	       add_parts(h, j) && add_nodes(h, j);
+	return fill_seen(h, j) && add_counters(&coord_carry(h->coord)->counters, j) && add_updates(h, j) &&
+	       add_last(h, j) && add_parts(h, j) && add_nodes(h, j);
 }
 
 /* Of a job that has not begun and does not wait in the queue, which says its own. */
@@ -315,6 +320,8 @@ static bool fill(const struct hosted *h, Gacc__V1__Job *j, unsigned parts, struc
 	if (!j->reason || !j->uuid || !j->user || !add_spec(h, parts, j))
 		return false;
 	utf8_repair(j->reason);
+	if (!hosted_scalars_fill(h, j))
+		return false;
 	return h->coord ? fill_live(h, j, now) : add_counters(&h->end.commit.next.counters, j);
 }
 

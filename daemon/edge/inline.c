@@ -78,11 +78,26 @@ static struct inline_call *new_call(struct rpc_call *call, const Gacc__V1__Sessi
 	return c;
 }
 
+/* What lies in a device's memory alone is not for clients without it. false: answered. */
+static bool is_on_host(struct part *part, struct rpc_call *call)
+{
+	if (!part_slots_on_device(part))
+		return true;
+	rpc_failf(
+		call, ST_NOT_SUPPORTED,
+		"job %llu has slots_on: device: gradients and parameters are in a GPU's memory, which trainers on that "
+		"GPU import",
+		(unsigned long long)part->id);
+	return false;
+}
+
 /* May its session's slots be written to? false: answered. What is wrong with the session itself is control's to say. */
 static bool slots_ready(const struct inline_call *c, struct rpc_call *call)
 {
 	struct reply unused;
 	char why[480];
+	if (!is_on_host(c->part, call))
+		return false;
 	enum status st = job_session_ok(c->part->job, &c->key, &unused) && c->part->mem.n
 				 ? part_slots_ready(c->part, c->key.rank, why, sizeof(why))
 				 : ST_OK;
@@ -314,7 +329,7 @@ static void get_parameters(struct rpc_call *call, const struct ProtobufCMessage 
 	const Gacc__V1__GetParametersRequest *q = (const Gacc__V1__GetParametersRequest *)m;
 	struct session_key k;
 	struct part *part = checked_session(call, q->session, &k);
-	if (!part)
+	if (!part || !is_on_host(part, call))
 		return;
 	if (!part->mem.segment || !job_params_ready(part->job)) {
 		rpc_failf(call, ST_NOT_READY, "the parameters are not there yet: call WaitReady first");

@@ -11,6 +11,8 @@ enum status methods_add(struct daemon *d)
 	if (!st)
 		st = rpc_server_add(d->rpc, inline_methods, n_inline_methods, d);
 	if (!st)
+		st = rpc_server_add(d->rpc, state_methods, n_state_methods, d);
+	if (!st)
 		st = rpc_server_add(d->rpc, job_methods, n_job_methods, d);
 	if (!st)
 		st = rpc_server_add(d->rpc, control_methods, n_control_methods, d);
@@ -22,6 +24,8 @@ enum status methods_add(struct daemon *d)
 		st = rpc_server_add(d->rpc, look_methods, n_look_methods, d);
 	if (!st)
 		st = rpc_server_add(d->rpc, log_methods, n_log_methods, d);
+	if (!st)
+		st = rpc_server_add(d->rpc, scalar_methods, n_scalar_methods, d);
 	if (!st)
 		st = rpc_server_add(d->rpc, nodes_methods, n_nodes_methods, d);
 	if (!st)

@@ -243,7 +243,7 @@ static void attach(struct rpc_call *call, const struct ProtobufCMessage *m, cons
 	struct hosted *h = hosted_find_named(daemon_of(call), q->job, a.uid, q->create_if_missing != NULL);
 	if (!h && attach_away(call, daemon_of(call), q->job, &a))
 		return;
-	if (q->create_if_missing && (!h || (h->uid == a.uid && hosted_ended(h)))) {
+	if (q->create_if_missing && (!h || (h->uid == a.uid && hosted_is_over(h)))) {
 		create_then_attach(call, q, &a);
 		return;
 	}

@@ -5,6 +5,7 @@
 
 #include "edge/caller.h"
 #include "edge/convert.h"
+#include "edge/hosted_scalars.h"
 #include "edge/hosted_view.h"
 #include "gacc/v1/job.pb-c.h"
 #include "gacc/v1/node.pb-c.h"
@@ -94,7 +95,7 @@ struct looking {
 	struct daemon *d;
 	uint64_t call; /* 0: the client has left */
 	uint64_t job, before, left;
-	bool micros;
+	bool micros, whole;
 	bool reading; /* the pool thread has it */
 	bool over;    /* nothing is behind this page */
 	enum status status;
@@ -135,11 +136,13 @@ static enum status take_window(void *arg, const struct history_window *h)
 		memcpy(w->micro, h->micro, h->n_micros * sizeof(*h->micro));
 	*q->page_tail = w;
 	q->page_tail = &w->next;
-	q->page_bytes += n + h->n_result;
+	q->page_bytes += n + h->n_result + h->n_scalars * sizeof(*h->scalar);
 	q->left--;
 	q->before = h->window;
 	if (!w->response)
 		return ST_MALFORMED;
+	if (!scalars_message(h->scalar, h->n_scalars, &w->response->scalars, &w->response->n_scalars))
+		return ST_NO_MEMORY;
 	return q->page_bytes >= PAGE_BYTES ? ST_CANCELLED : ST_OK;
 }
 
@@ -147,7 +150,8 @@ static void read_page(struct recorder_read *r, struct history *h)
 {
 	struct looking *q = (struct looking *)r;
 	q->page_bytes = 0;
-	q->status = history_each_window(h, q->job, q->before, q->left, q->micros, take_window, q);
+	q->status = q->whole ? history_each_of_whole(h, q->job, q->before, q->left, take_window, q)
+			     : history_each_window(h, q->job, q->before, q->left, q->micros, take_window, q);
 	q->over = q->status != ST_CANCELLED || !q->left || !q->before;
 	if (q->status == ST_CANCELLED)
 		q->status = ST_OK;
@@ -254,6 +258,7 @@ static void history(struct rpc_call *call, const struct ProtobufCMessage *m, con
 	struct hosted *h = named_job(call, q->job);
 	if (!h)
 		return;
+	hosted_scalars_write(h); /* they are read with the rest */
 	struct looking *look = malloc(sizeof(*look));
 	if (!look) {
 		no_memory(call);
@@ -266,6 +271,9 @@ static void history(struct rpc_call *call, const struct ProtobufCMessage *m, con
 				  .before = q->before_window,
 				  .left = q->limit ? q->limit : HISTORY_LIMIT,
 				  .micros = q->micros };
+	look->whole = q->whole;
+	if (q->whole && !q->limit)
+		look->left = HISTORY_WHOLE + 2; /* all there are */
 	look->page_tail = &look->page;
 	if (!where_fill(h, now_of(call), &look->where)) {
 		looking_free(look);

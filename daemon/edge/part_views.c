@@ -9,6 +9,8 @@
 
 #include <stdio.h>
 
+_Static_assert(sizeof(((struct part_view *)0)->gpu) >= PART_GPU_BYTES, "a name fits");
+
 #define EVERY_NS (INT64_C(1000) * 1000000)
 #define IN_A_ROW 40 /* an engine that is replaced has two, and people watch what is replaced often */
 #define AGAIN_NS (INT64_C(10000) * 1000000) /* one that was lost is replaced */
@@ -23,7 +25,7 @@ static void fill_engine(const struct part *p, struct part_view *v)
 	v->ranks_known = p->engine.proc ? p->engine.restarts.up : idle;
 }
 
-static struct part_view view_of(const struct part *p)
+static struct part_view view_of(struct part *p)
 {
 	struct part_view v = { .job_id = p->id,
 			       .epoch = job_part(p->job)->epoch,
@@ -36,6 +38,8 @@ static struct part_view view_of(const struct part *p)
 			       .released = p->mem.released,
 			       .has_tensors = job_has_tensors(p->job) };
 	fill_engine(p, &v);
+	part_device_gpu(p, v.gpu);
+	v.gpu_bytes = *v.gpu ? p->mem.gpu_bytes : 0;
 	if (v.has_tensors) {
 		v.tensors = job_arena(p->job)->n_tensors;
 		v.parameters = job_arena(p->job)->n_parameters;

@@ -27,6 +27,8 @@ static const char *find_other_sum(const struct reading *r)
 		return "reduction or grad_of";
 	if (was->ordering == ORDER_ARRIVAL && is->ordering == ORDER_CANONICAL)
 		return "ordering";
+	if (was->untouched != is->untouched)
+		return "untouched";
 	return r->same_frozen ? NULL : "param_groups.frozen";
 }
 

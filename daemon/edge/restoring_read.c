@@ -14,13 +14,6 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-/* May the submitter read it? Their own files, and those that gaccd has written for a job of theirs. */
-static bool may_read(const struct reading *r)
-{
-	return r->uid == 0 || r->uid == geteuid() || r->owner == r->uid ||
-	       (r->owner == geteuid() && r->m->uid == r->uid);
-}
-
 static int n_states(const struct job_spec *s)
 {
 	return optim_info(s->optim.type)->n_state(&s->optim);
@@ -63,7 +56,8 @@ static bool have_one_digest(const struct reading *r)
 	bool masters = false;
 	for (uint64_t i = 0; i < r->set.n; i++)
 		masters |= is->master_f32 && r->set.tensor[i].dtype != DTYPE_F32;
-	return (was->parts == is->parts || (!was->n_groups && !is->n_groups)) &&
+	return was->untouched == is->untouched && /* ranges are of single tensors, or are not */
+	       (was->parts == is->parts || (!was->n_groups && !is->n_groups)) &&
 	       !(masters && (spec_is_sharded(was) || spec_is_sharded(is)));
 }
 
@@ -167,7 +161,7 @@ void restoring_read(struct rpc_work *w)
 	}
 	if (!r->status)
 		r->status = checkpoint_load(r->path, &r->m, &r->owner, r->why, sizeof(r->why));
-	if (!r->status && !may_read(r)) {
+	if (!r->status && !disk_may_read(r->uid, r->owner, r->m)) {
 		snprintf(r->why, sizeof(r->why), "restore_from %.200s: the checkpoint belongs to uid %u", r->path,
 			 r->owner);
 		r->status = ST_PERMISSION_DENIED;

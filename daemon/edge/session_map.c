@@ -12,7 +12,9 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 /* parameters, status, two slots, two reduced halves; the three of a mailbox */
 #define MAX_SEGMENTS 9
@@ -50,18 +52,33 @@ static void add_fd(struct answer *a, int fd, bool own, Gacc__V1__SegmentKind kin
 	a->own[a->n++] = own;
 }
 
+/* All memory of a part is made together, and slots on a device may then get other memory. Not 0. */
+static uint64_t identify(struct part *part, uint32_t role, uint32_t index)
+{
+	struct stat control = { 0 };
+	const struct segment *s = part_segment(part, SEG_CONTROL, 0);
+	if (s)
+		fstat(s->fd, &control);
+	const uint64_t what[] = { control.st_dev, control.st_ino, role, index,
+				  role == SEG_SLOT ? part_slots_exchanges(part, index) : 0 };
+	return XXH3_64bits(what, sizeof(what)) | 1;
+}
+
 static bool add(struct answer *a, struct part *part, uint32_t role, uint32_t index, Gacc__V1__SegmentKind kind,
 		uint32_t number, bool writable)
 {
 	struct segment *s = part_segment(part, role, index);
-	uint64_t bytes = 0;
-	for (int i = 0; i < part->mem.n; i++)
-		if (s == &part->mem.segment[i])
-			bytes = part->mem.wanted[i].bytes;
-	int fd = !s || s->fd < 0 ? -1 : writable ? s->fd : segment_readonly_fd(s->fd);
+	const uint64_t bytes = s ? part->mem.wanted[s - part->mem.segment].bytes : 0;
+	const bool on_device = s && part->mem.wanted[s - part->mem.segment].on_device;
+	const bool as_it_is = writable || on_device; /* a descriptor of a device's memory has no lesser right */
+	int fd = !s || s->fd < 0 ? -1 : as_it_is ? s->fd : segment_readonly_fd(s->fd);
 	if (fd < 0)
 		return false;
-	add_fd(a, fd, !writable, kind, number, bytes + SEGMENT_DATA_OFFSET, SEGMENT_DATA_OFFSET);
+	add_fd(a, fd, !as_it_is, kind, number, bytes + SEGMENT_DATA_OFFSET, SEGMENT_DATA_OFFSET);
+	if (on_device) {
+		a->segment[a->n - 1].on_device = true;
+		a->segment[a->n - 1].identity = identify(part, role, index);
+	}
 	return true;
 }
 
@@ -103,16 +120,39 @@ static void note_link(struct daemon *d, uint64_t conn, struct part *part, uint32
 		job_on_mailbox(part->job, rank, note.generation);
 }
 
-static enum status prepare(struct answer *a, struct part *part, uint32_t rank, bool device, char *why, size_t n_why)
+/* Is the trainer where the slots are? */
+static enum status check_gpu(struct part *part, const struct map_request *q, char *why, size_t n_why)
+{
+	const char *hint = status_info(ST_DEVICE_MISMATCH)->hint;
+	char gpu[PART_GPU_BYTES];
+	if (!part_slots_on_device(part))
+		return ST_OK;
+	part_device_gpu(part, gpu);
+	if (q->device && !strcmp(q->gpu, gpu))
+		return ST_OK;
+	if (q->device && *q->gpu)
+		snprintf(why, n_why, "the job's slots are in the memory of %s, and this trainer uses %s: %s", gpu,
+			 q->gpu, hint);
+	else
+		snprintf(why, n_why,
+			 "the job's slots are in the memory of %s, and this trainer does not say that it uses it: %s",
+			 gpu, hint);
+	return ST_DEVICE_MISMATCH;
+}
+
+static enum status prepare(struct answer *a, struct part *part, uint32_t rank, const struct map_request *q, char *why,
+			   size_t n_why)
 {
 	snprintf(why, n_why, "the job has no memory yet: call RegisterTensors first");
 	/* the pool is at work on the segments, or nobody keeps them yet */
 	if (part_memory_is_due(part) || !part->mem.n)
 		return ST_NOT_READY;
-	enum status st = part_slots_ready(part, rank, why, n_why);
+	enum status st = check_gpu(part, q, why, n_why);
+	if (!st)
+		st = part_slots_ready(part, rank, why, n_why);
 	if (!st && !collect(a, part, rank))
 		st = ST_NOT_READY;
-	if (!st && device && (st = part_slots_device(part, rank)))
+	if (!st && q->device && (st = part_slots_device(part, rank)))
 		snprintf(why, n_why, "it cannot be noted that a device uses the slots: gaccd's log says why");
 	return st;
 }
@@ -122,7 +162,7 @@ static void answer(struct daemon *d, uint64_t conn, struct part *part, uint32_t 
 	struct answer a = { .n = 0 };
 	uint8_t bytes[1024];
 	char why[480];
-	enum status st = prepare(&a, part, rank, q->device, why, sizeof(why));
+	enum status st = prepare(&a, part, rank, q, why, sizeof(why));
 	if (st) {
 		refuse(d, conn, st, why);
 	} else {

@@ -112,6 +112,8 @@ static bool pack_words(const struct starter *s, const Gacc__V1__JobSpec *spec, c
 		put_word(f, c->command[i]);
 	for (size_t i = 0; i < c->n_environment; i++)
 		fprintf(f, "%s=%s%c", c->environment[i]->key, c->environment[i]->value, '\0');
+	if (c->no_torch_env)
+		put_word(f, LAUNCH_NO_TORCH);
 	free(here);
 	free(dir);
 	return !fclose(f);
@@ -149,7 +151,7 @@ bool starter_order(struct starter *s, enum launch_op op, const void *words, size
 	o.log_max = s->log_max = log_max(s);
 	if (op == LAUNCH_OP_START) {
 		o.n_command = (uint32_t)pb->launch_command->n_command;
-		o.n_environment = (uint32_t)pb->launch_command->n_environment;
+		o.n_environment = (uint32_t)pb->launch_command->n_environment + !!pb->launch_command->no_torch_env;
 	}
 	return launch_proc_order(s->proc, &o, words, (uint32_t)n);
 }

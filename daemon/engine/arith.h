@@ -146,10 +146,19 @@ struct arith {
 	 */
 	void (*before_write)(void *arg, enum segment_role);
 	void *before_write_arg;
+	/* gaccd's sign of life: an operation that takes long on the host calls it now and then. NULL: nobody waits */
+	void (*at_work)(void *arg);
+	void *at_work_arg;
 };
 
 /* To be called before the operations `add`, `scale` and `update_run` write into this role's arena. Main thread. */
 void arith_before_write(const struct arith *, enum segment_role);
+
+static inline void arith_at_work(const struct arith *a)
+{
+	if (a->at_work)
+		a->at_work(a->at_work_arg);
+}
 
 /* Returns if st is ST_OK; else ends the process. `what` was tried, for the log. Any thread. */
 void arith_need(const char *what, enum status st);

@@ -14,7 +14,7 @@
 
 #include <stdint.h>
 
-#define ENGINE_CHANNEL_VERSION 18
+#define ENGINE_CHANNEL_VERSION 19
 #define ENGINE_CHANNEL_FD 3 /* the engine's end, inherited */
 #define ENGINE_MAX_FDS 64   /* in one packet */
 /* bytes of present bitmap that a packet can carry: 2^20 tensors */
@@ -89,7 +89,10 @@ enum engine_op {
 	/* Jobs on a device alone. In the place of START, when the job has no memory there yet, and with the same
 	   descriptors: makes it. The answer has n_device descriptors, in as many packets as they need. They are the
 	   memory, which gaccd keeps before it goes on with a START that brings nothing any more */
-	ENGINE_ALLOCATE
+	ENGINE_ALLOCATE,
+	/* rank, sgen, slot, as SLOTS: makes other memory for the session's slots on the device. The answer has n_device
+	   descriptors in its packet; they are all that there is of it, and gaccd gives them to SLOTS */
+	ENGINE_MAKE_SLOTS
 };
 
 /* Of a PROGRESS, about pushes that came in cells. After the record that has it, and its `told`. */
@@ -189,7 +192,8 @@ struct engine_command {
 	uint64_t part_life; /* ADDRESS */
 };
 
-/* Followed by n_tail bytes: the answer to JOIN alone has some. That to ALLOCATE alone has descriptors. */
+/* Followed by n_tail bytes: the answer to JOIN alone has some. Those to ALLOCATE and MAKE_SLOTS alone have descriptors.
+ */
 struct engine_answer {
 	uint32_t op;	 /* of the command; ENGINE_START: this is the HELLO */
 	uint32_t status; /* enum status */
@@ -225,7 +229,7 @@ struct engine_answer {
 	uint64_t comm, pieces, suspects; /* pieces: received or produced; suspects: bit s, part s */
 	uint32_t connected, news;	 /* other parts that have joined; enum comm_news */
 	uint32_t n_tail;
-	uint32_t n_device; /* ALLOCATE: descriptors in all */
+	uint32_t n_device; /* ALLOCATE, MAKE_SLOTS: descriptors in all */
 	struct engine_dir dir;
 	struct engine_file file[ENGINE_FILES];
 	char text[160]; /* why, when status is not OK */

@@ -40,11 +40,11 @@ const char *commit_wrong_number(const struct engine_command *c, uint32_t max_mic
 }
 
 const char *commit_wrong_scalar(const struct engine_command *c, const struct optim_config *optim,
-				const struct optim_group *group)
+				const struct optim_group *group, bool own_steps)
 {
 	struct kernel_update u;
 	if (c->outcome != APPLIED || group->frozen)
 		return NULL;
-	optim_step(optim, group, c->applied_step, c->lr, c->scale, c->clip_value, &u);
+	optim_step(optim, group, own_steps ? 1 : c->applied_step, c->lr, c->scale, c->clip_value, &u);
 	return optim_wrong_scalar(optim, &u);
 }

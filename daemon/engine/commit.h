@@ -27,7 +27,9 @@ bool commit_is_lr(double x);
  * not looked at. */
 const char *commit_wrong_number(const struct engine_command *, uint32_t max_micro_size);
 /* The same for the scalars that the optimizer makes of an APPLIED one for a group of parameters: learning rate times
- * lr_scale, its product with the weight decay and so on. Only for a command that commit_wrong_number likes. */
-const char *commit_wrong_scalar(const struct engine_command *, const struct optim_config *, const struct optim_group *);
+ * lr_scale, its product with the weight decay and so on. own_steps: tensors have steps of their own, and this may be
+ * the first one of some, whose scalars are the largest. Only for a command that commit_wrong_number likes. */
+const char *commit_wrong_scalar(const struct engine_command *, const struct optim_config *, const struct optim_group *,
+				bool own_steps);
 
 #endif

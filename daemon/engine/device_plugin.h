@@ -14,15 +14,20 @@
 
 #include <stddef.h>
 
-#define DEVICE_PLUGIN_VERSION 2 /* of this table, the plan, the control segment and arith.h */
+#define DEVICE_PLUGIN_VERSION 6 /* of this table, the plan, the control segment and arith.h */
 #define DEVICE_PLUGIN_SYMBOL "gacc_device_plugin"
 
 struct device;
 
-struct device_log {
-	const char *ident; /* static storage */
+/* Of the process that opens a device. */
+struct device_user {
+	const char *ident; /* of its log's lines; static storage */
 	enum log_format format;
 	enum log_level level;
+	/* Called, on the same thread, between the parts of a call that may take long: to say that it gets on. May be
+	 * NULL. */
+	void (*at_work)(void *arg);
+	void *arg;
 };
 
 /* Where a function has a status, `why` says in a sentence what is wrong. */
@@ -31,10 +36,12 @@ struct device_plugin {
 	const char *name; /* "cuda" */
 	/* Whether such a job can be on a device. Pure. */
 	bool (*takes)(const struct plan *, char *why, size_t n_why);
-	/* The first device that this process may see, and its log's lines as those of the engine. ST_INVALID_CONFIG:
-	 * there is none, or it cannot do what is needed. */
-	enum status (*open)(struct device **out, const struct device_log *, char *why, size_t n_why);
-	void (*close)(struct device *); /* after its arith. NULL is fine */
+	/* The device of this name, or with a name that begins so; "": the one with the most free memory, of those that
+	 * this process may see. Its log's lines are as those of its user. ST_INVALID_CONFIG: there is none, or it
+	 * cannot do what is needed. */
+	enum status (*open)(struct device **out, const char *name, const struct device_user *, char *why, size_t n_why);
+	const char *(*identity)(const struct device *); /* its whole name, by which its memory is found again */
+	void (*close)(struct device *);			/* after its arith. NULL is fine */
 	/* Makes a job's memory, zeroed, and gives its descriptors, in the order in which adopt takes them; they stay
 	 * the device's until close. The plan is borrowed until then. ST_NO_MEMORY, with the numbers. */
 	enum status (*allocate)(struct device *, const struct plan *, uint64_t generation, const int **fds, int *n,
@@ -46,6 +53,12 @@ struct device_plugin {
 	 * mapped here, its header page first, and has so many bytes of data. NULL: no longer, before it is unmapped.
 	 * ST_NO_MEMORY (it cannot be pinned), ST_IO_ERROR. */
 	enum status (*slot)(struct device *, uint32_t slot, void *pages, uint64_t bytes);
+	/* Of a plan without slots_on_host, when the memory is there. make_slot: other memory for a slot, zeroed; its
+	 * descriptor is the caller's, and nothing else of it is left. ST_NO_MEMORY, with the numbers. take_slot: the
+	 * slot gets such memory, in the place of what it was before, not during an operation. The descriptor is taken,
+	 * also on errors, after which the slot is as it was. As of adopt. */
+	enum status (*make_slot)(struct device *, uint32_t slot, uint64_t generation, int *fd, char *why, size_t n_why);
+	enum status (*take_slot)(struct device *, uint32_t slot, uint64_t generation, int fd, char *why, size_t n_why);
 	/* The arithmetic of that memory: one life's. It comes back when no earlier engine writes there any more:
 	 * `others_are_over` says that this is known, as their processes have been waited for; otherwise it waits until
 	 * the device shows it, for quiet_ns at most (ST_IO_ERROR). */

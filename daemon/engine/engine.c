@@ -5,6 +5,8 @@
 
 #include "engine/arith_host.h"
 #include "engine/process.h"
+#include "engine/progress.h"
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/packet.h"
 #include "proto/failpoint.h"
@@ -16,6 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #define BURST 256 /* commands read before a pass gets its turn */
@@ -118,7 +121,9 @@ static enum status open_arith(struct engine *e, const struct engine_command *c, 
 	if (e->arith) /* by ALLOCATE */
 		return ST_OK;
 	if (e->mem.plan->device != PLAN_HOST) {
-		st = on_device_open(&e->on_device, e->mem.plan, e->plugin, name_process(c), c, why, n_why);
+		char gpu[STATUS_GPU_BYTES + 1];
+		progress_gpu(e->mem.progress, gpu);
+		st = on_device_open(&e->on_device, e->mem.plan, gpu, e->plugin, name_process(c), c, why, n_why);
 		if (!st)
 			st = on_device_adopt(&e->on_device, &e->mem, why, n_why);
 		if (!st)
@@ -129,6 +134,17 @@ static enum status open_arith(struct engine *e, const struct engine_command *c, 
 	if (st == ST_INVALID_CONFIG)
 		snprintf(why, n_why, "this CPU cannot run the %.16s kernels", c->kernels);
 	return st;
+}
+
+/* And room for what the other parts have touched. */
+static enum status view_touched(struct engine *e)
+{
+	const uint32_t n_parts = e->mem.plan->n_parts;
+	e->touched = touched_view(e->mem.plan, &e->mem.page);
+	if (!e->touched.plan || n_parts == 1)
+		return ST_OK;
+	e->touched_sets = calloc(n_parts, e->touched.n_bytes);
+	return e->touched_sets ? ST_OK : ST_NO_MEMORY;
 }
 
 /* Builds everything but the memory; START can still fail here. */
@@ -146,6 +162,12 @@ static enum status build(struct engine *e, const struct engine_command *c, char 
 		workers_set_heartbeat(e->workers, joining_at_work, e);
 	if (!st)
 		st = open_arith(e, c, why, n_why);
+	if (!st) {
+		e->arith->at_work = joining_at_work;
+		e->arith->at_work_arg = e;
+	}
+	if (!st)
+		st = view_touched(e);
 	if (!st)
 		st = snapshot_new(&e->snapshot, &e->mem, e->arith, e->workers, segment_memory_available);
 	if (!st && !watch(e->epoll, snapshot_fd(e->snapshot), WATCH_SNAPSHOT))
@@ -157,6 +179,7 @@ static enum status build(struct engine *e, const struct engine_command *c, char 
 static enum status start(struct engine *e, const struct engine_command *c, char *why, size_t n_why)
 {
 	name_process(c);
+	prctl(PR_SET_PDEATHSIG, 0); /* set by ALLOCATE */
 	enum status st = FAILPOINT_ERROR(engine_start_fds);
 	if (!st)
 		st = joining_start(e, c);
@@ -199,7 +222,11 @@ static enum status allocate(struct engine *e, const struct engine_command *c, ch
 		snprintf(why, n_why, "ALLOCATE is for jobs on a device, and this one is not");
 		return ST_INVALID_ARGUMENT;
 	}
-	enum status st = on_device_open(&e->on_device, e->mem.plan, e->plugin, name_process(c), c, why, n_why);
+	/* If gaccd dies meanwhile, so does this process, at once: nobody will ask for this memory, and there may be no
+	 * room for that of the next gaccd's engine beside it. */
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	enum status st =
+		on_device_open(&e->on_device, e->mem.plan, e->mem.plan->gpu, e->plugin, name_process(c), c, why, n_why);
 	if (!st)
 		st = on_device_allocate(&e->on_device, e->mem.plan, c->generation, &fds, &n, why, n_why);
 	/* with its tables, as a job that has no room for those does not fit either */
@@ -207,6 +234,8 @@ static enum status allocate(struct engine *e, const struct engine_command *c, ch
 		st = on_device_slots(&e->on_device, &e->mem, why, n_why);
 	if (!st)
 		st = on_device_arith(&e->on_device, &e->mem, true, &e->arith, why, n_why);
+	if (!st)
+		progress_note_gpu(e->mem.progress, on_device_name(&e->on_device));
 	if (!st)
 		send_descriptors(e, c, fds, n);
 	return st;
@@ -309,6 +338,9 @@ static void dispatch(struct engine *e, const struct packet *p)
 	case ENGINE_FILL:
 		fill_begin(e, c);
 		break;
+	case ENGINE_MAKE_SLOTS:
+		slots_make(e, c);
+		break;
 	case ENGINE_CHECKPOINT:
 		saving_begin(e, c, p->present);
 		break;
@@ -393,6 +425,7 @@ static void destroy(struct engine *e)
 		e->arith->ops->close(e->arith);
 	on_device_fini(&e->on_device);
 	workers_free(e->workers);
+	free(e->touched_sets);
 	boxes_fini(&e->boxes);
 	accum_fini(&e->accum);
 	control_state_fini(&e->state);
@@ -438,9 +471,13 @@ static void turn(struct engine *e, struct packet *packet)
 
 int engine_main(int channel_fd, const struct engine_net *net, const char *plugin)
 {
-	struct engine e = {
-		.fd = channel_fd, .mem = MEMORY_NONE, .program_net = net, .plugin = plugin, .exit_code = ENGINE_EXIT_OK
-	};
+	struct engine e = { .fd = channel_fd,
+			    .mem = MEMORY_NONE,
+			    .program_net = net,
+			    .plugin = plugin,
+			    .exit_code = ENGINE_EXIT_OK,
+			    .on_device = { .at_work = joining_at_work, .at_work_arg = &e },
+			    .said_ns = clock_ns(CLOCK_MONOTONIC) };
 	struct packet *packet = malloc(sizeof(*packet));
 	signal(SIGXFSZ, SIG_IGN); /* a checkpoint that grows too large is an error, not the end */
 	e.epoll = epoll_create1(EPOLL_CLOEXEC);

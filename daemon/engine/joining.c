@@ -180,11 +180,11 @@ void joining_at_work(void *arg)
 {
 	struct engine *e = arg;
 	int64_t now = clock_ns(CLOCK_MONOTONIC);
-	if (!e->running)
-		return;
-	if (plan_is_sharded(e->mem.plan) && e->state.r.phase == WINDOW_APPLYING)
-		comm_at_work(e->comm);
-	look(e);
+	if (e->running) {
+		if (plan_is_sharded(e->mem.plan) && e->state.r.phase == WINDOW_APPLYING)
+			comm_at_work(e->comm);
+		look(e);
+	}
 	if (now - e->said_ns < SAY_NS)
 		return;
 	e->said_ns = now;

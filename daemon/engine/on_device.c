@@ -12,10 +12,11 @@
 #define SHOW_BYTES (UINT64_C(4) << 20)
 #define QUIET_NS (UINT64_C(10) * 1000000000) /* for a dead engine's work on the device to end */
 
-enum status on_device_open(struct on_device *d, const struct plan *p, const char *path, const char *ident,
-			   const struct engine_command *c, char *why, size_t n_why)
+enum status on_device_open(struct on_device *d, const struct plan *p, const char *name, const char *path,
+			   const char *ident, const struct engine_command *c, char *why, size_t n_why)
 {
-	const struct device_log log = { ident, (enum log_format)c->log_format, (enum log_level)c->log_level };
+	const struct device_user user = { ident, (enum log_format)c->log_format, (enum log_level)c->log_level,
+					  d->at_work, d->at_work_arg };
 	if (d->device)
 		return ST_OK;
 	if (!path) {
@@ -25,7 +26,12 @@ enum status on_device_open(struct on_device *d, const struct plan *p, const char
 	enum status st = d->plugin ? ST_OK : device_plugin_load(&d->plugin, path, why, n_why);
 	if (!st && !d->plugin->takes(p, why, n_why))
 		st = ST_INVALID_ARGUMENT;
-	return st ? st : d->plugin->open(&d->device, &log, why, n_why);
+	return st ? st : d->plugin->open(&d->device, name, &user, why, n_why);
+}
+
+const char *on_device_name(const struct on_device *d)
+{
+	return d->plugin->identity(d->device);
 }
 
 enum status on_device_allocate(struct on_device *d, const struct plan *p, uint64_t generation, const int **fds, int *n,
@@ -57,6 +63,20 @@ enum status on_device_arith(struct on_device *d, const struct memory *m, bool ot
 	return d->plugin->arith(d->device, out, &m->page, others_are_over, QUIET_NS, why, n_why);
 }
 
+/* ---- slots on the device ---- */
+
+enum status on_device_make_slot(struct on_device *d, const struct memory *m, uint32_t slot, int *fd, char *why,
+				size_t n_why)
+{
+	return d->plugin->make_slot(d->device, slot, m->generation, fd, why, n_why);
+}
+
+enum status on_device_take_slot(struct on_device *d, const struct memory *m, uint32_t slot, int fd, char *why,
+				size_t n_why)
+{
+	return d->plugin->take_slot(d->device, slot, m->generation, fd, why, n_why);
+}
+
 /* ---- what is on the host ---- */
 
 enum status on_device_slot(struct on_device *d, const struct memory *m, uint32_t slot)
@@ -75,8 +95,11 @@ void on_device_drop_slot(struct on_device *d, const struct memory *m, uint32_t s
 enum status on_device_slots(struct on_device *d, const struct memory *m, char *why, size_t n_why)
 {
 	enum status st = ST_OK;
-	for (uint32_t i = 0; i < m->plan->slots && !st; i++)
+	for (uint32_t i = 0; i < m->plan->slots && !st; i++) {
 		st = on_device_slot(d, m, i);
+		if (m->plan->slots_on_host)
+			d->at_work(d->at_work_arg);
+	}
 	if (st)
 		snprintf(why, n_why, "the slots' memory cannot be pinned for the device: %s", status_info(st)->text);
 	return st;

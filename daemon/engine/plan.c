@@ -3,10 +3,11 @@
  * which maps it; no state, any thread. */
 #include "engine/plan.h"
 
-#include "engine/control_page.h"
+#include "engine/touched.h"
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 #include <xxhash.h>
 
 static bool has_master(const struct plan *p)
@@ -23,6 +24,18 @@ static int n_state(const struct plan *p)
 	return info ? info->n_state(&p->optim) : 0;
 }
 
+static bool is_on_host(const struct plan *p, uint32_t role)
+{
+	if (p->device == PLAN_HOST || role == SEG_CONTROL || role == SEG_STATUS)
+		return true;
+	return p->slots_on_host && (role == SEG_PARAMS || role == SEG_SLOT);
+}
+
+uint64_t plan_status_slots(const struct plan *p)
+{
+	return STATUS_PROGRESS_OFFSET + sizeof(struct status_progress) + p->ranks * sizeof(struct status_rank);
+}
+
 uint64_t plan_role_bytes(const struct plan *p, enum segment_role role)
 {
 	uint64_t from, end;
@@ -30,9 +43,9 @@ uint64_t plan_role_bytes(const struct plan *p, enum segment_role role)
 	const uint64_t f32 = (end - from) * sizeof(float);
 	switch (role) {
 	case SEG_CONTROL:
-		return control_page_bytes(p->ranks, p->max_micro_size, p->threads, p->n_tensors);
+		return touched_control_bytes(p->ranks, p->max_micro_size, p->threads, p->n_tensors, p->skip_untouched);
 	case SEG_STATUS:
-		return STATUS_PROGRESS_OFFSET + sizeof(struct status_progress) + p->ranks * sizeof(struct status_rank);
+		return plan_status_slots(p) + (is_on_host(p, SEG_SLOT) ? 0 : p->slots * sizeof(struct status_slot));
 	case SEG_ACCUM0:
 	case SEG_ACCUM1:
 		return p->in_slot ? 0 : p->n_elements * dtype_size((enum dtype)p->acc_dtype);
@@ -85,13 +98,6 @@ static void list(struct segment_list *l, struct plan_segment s)
 	l->n++;
 }
 
-static bool is_on_host(const struct plan *p, uint32_t role)
-{
-	if (p->device == PLAN_HOST || role == SEG_CONTROL || role == SEG_STATUS)
-		return true;
-	return p->slots_on_host && (role == SEG_PARAMS || role == SEG_SLOT);
-}
-
 static bool is_on_device(const struct plan *p, uint32_t role)
 {
 	return !is_on_host(p, role) || (p->device != PLAN_HOST && role == SEG_PARAMS);
@@ -117,6 +123,7 @@ int plan_segments(const struct plan *p, struct plan_segment *out, int n)
 		return l.n;
 	list(&l, (struct plan_segment){ SEG_DEVICE, 0, 0, true });
 	list_all(p, &l, true);
+	list(&l, (struct plan_segment){ SEG_DEVICE_FILE, 0, 0, true });
 	return l.n;
 }
 
@@ -232,8 +239,11 @@ static const char *scalars_wrong(const struct plan *p)
 		return "reduction or grad_of";
 	if (p->void_is_error && !p->reject_nonfinite)
 		return "void_is_error";
-	if (p->device >= PLAN_DEVICES || p->slots_on_host > (p->device != PLAN_HOST))
+	if (p->device >= PLAN_DEVICES || p->slots_on_host > (p->device != PLAN_HOST) ||
+	    !memchr(p->gpu, 0, sizeof(p->gpu)))
 		return "device";
+	if (p->skip_untouched > (p->optim.type != OPTIM_CLIENT))
+		return "skip_untouched";
 	if (p->acc_dtype != DTYPE_F32 && p->acc_dtype != DTYPE_F64)
 		return "acc_dtype";
 	if (p->n_elements == 0 || p->n_elements > UINT64_C(1) << 48)

@@ -15,13 +15,15 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define PLAN_VERSION 9
+#define PLAN_VERSION 11
 #define PLAN_MAX_PARTS 16 /* of a job; control/part.h */
 #define PLAN_MAX_THREADS 256
+#define PLAN_GPU_BYTES 44 /* a text of 40, and the end */
 #define PLAN_MAX_SLOTS 65536
 
 /* A run of the arena with one dtype group and one parameter group: what one update kernel call may cover. With LAMB it
- * is one tensor (the gap behind it is zero and stays so), because ratios are per range. */
+ * is one tensor (the gap behind it is zero and stays so), because ratios are per range; with skip_untouched it is one
+ * tensor or a piece of one. */
 struct plan_range {
 	uint64_t start, count; /* elements; starts and ends at multiples of ARENA_ALIGN */
 	uint32_t dtype_group;  /* index into `group` */
@@ -81,10 +83,12 @@ struct plan {
 	/* 1: no accumulators. The one micro-batch of a window stays in its slot, which is the sum (arith.h); one rank,
 	   one micro-batch, f32 sums, no optimizer CLIENT */
 	uint32_t in_slot;
-	uint32_t device; /* enum plan_device */
+	uint32_t device;	  /* enum plan_device */
+	char gpu[PLAN_GPU_BYTES]; /* "GPU-", its UUID or the beginning of it; "": the one with the most free memory */
 	/* Of a job on a device. 1: the slots are host memory, which the device reads, and trainers see a copy of the
 	   parameters there; 0: both are the device's alone */
 	uint32_t slots_on_host;
+	uint32_t skip_untouched; /* 1: a step leaves out the tensors that its window has no gradient of (touched.h) */
 };
 
 static inline const struct plan_tensor *plan_tensors(const struct plan *p)
@@ -140,18 +144,24 @@ void plan_own(const struct plan *p, uint64_t *from, uint64_t *end);
 struct plan_segment {
 	uint32_t role; /* enum segment_role */
 	uint32_t index;
-	uint64_t bytes; /* of data, without the header page; 0: the device knows (SEG_DEVICE) */
+	uint64_t bytes; /* of data, without the header page; 0: the device knows (SEG_DEVICE, SEG_DEVICE_FILE) */
 	bool on_device;
 };
+#define PLAN_BESIDE_SLOTS 8 /* segments, at most */
+#define PLAN_ON_DEVICE 3    /* more, of a job on a device: DEVICE, PARAMS twice, DEVICE_FILE */
 /* Fills out[] (at most n) and returns how many there are. Of a job on the host: CONTROL, STATUS, [ACCUM0, ACCUM1],
  * PARAMS, [MASTER], [STATE0], [STATE1], SLOT 0.. Of a job on a device first those on the host: CONTROL, STATUS and,
- * with slots_on_host, the copy of PARAMS and the slots; then the device's: DEVICE and what is left, in the same order.
+ * with slots_on_host, the copy of PARAMS and the slots; then the device's: DEVICE, what is left, in the same order, and
+ * DEVICE_FILE.
  */
 int plan_segments(const struct plan *p, struct plan_segment *out, int n);
 /* How many of them are on the host. */
 int plan_host_segments(const struct plan *p);
 /* Bytes of a role's data, slots excepted; 0: this job has none. */
 uint64_t plan_role_bytes(const struct plan *p, enum segment_role role);
+/* Where in the data of STATUS the rows of slots on a device begin: struct status_slot[slots]. A job whose slots are on
+ * the host has none. */
+uint64_t plan_status_slots(const struct plan *p);
 /* XXH3-64 of the ranges: goes into the control record. */
 uint64_t plan_ranges_hash(const struct plan *);
 /* Version, sizes, counts and that every index and range stays inside: what the engine relies on. bytes: of the block at

@@ -20,6 +20,7 @@
 #include "engine/memory.h"
 #include "engine/on_device.h"
 #include "engine/snapshot.h"
+#include "engine/touched.h"
 #include "engine/workers.h"
 
 /* Data of what `epoll` watches besides the bells, whose data is their rank. */
@@ -34,6 +35,8 @@ struct sum_task {
 	bool filled;
 	struct arith_norm *norm; /* of a sharded job: found with the sum, */
 	bool norms;		 /* and those of its tensors, too */
+	const struct touched *touched;
+	unsigned char *sets; /* [n_parts] of what each part has touched; NULL: the job steps all tensors */
 };
 
 /* What it does for a COMMIT of a sharded job. */
@@ -70,6 +73,7 @@ struct engine {
 	struct memory mem;
 	struct control_state state;
 	struct accum accum;
+	struct touched touched;
 	struct boxes boxes;
 	struct workers *workers;
 	struct arith *arith;
@@ -88,12 +92,13 @@ struct engine {
 	uint64_t life; /* 0: the job has one part */
 	int64_t stall_ns;
 	char coll_address[sizeof(((struct engine_command *)0)->coll_address)];
+	unsigned char *touched_sets; /* as sum_task */
 	struct go_sum sum;
 	struct sum_task sum_task;   /* the communication thread's, until comm_is_working says no */
 	struct arith_norm sum_norm; /* as sum_task */
 	struct fill fill;
 	struct apply apply; /* sharded: */
-	int64_t said_ns;    /* when gaccd was told last that this engine is at work */
+	int64_t said_ns;    /* when gaccd was told last that this engine is at work; at first, its beginning */
 	bool running;	    /* HELLO was sent */
 	bool ended;
 	int exit_code;
@@ -166,6 +171,8 @@ void window_freeze(struct engine *);
 /* slots.c */
 /* The command SLOTS; the descriptors are taken, whatever comes of it. */
 void slots_exchange(struct engine *, const struct engine_command *, const int *fds, int n_fds);
+/* The command MAKE_SLOTS. */
+void slots_make(struct engine *, const struct engine_command *);
 
 /* saving.c */
 void saving_begin(struct engine *, const struct engine_command *, const unsigned char *tail);

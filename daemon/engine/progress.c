@@ -3,6 +3,7 @@
  * the engine's main thread; read by gaccd, which also raises `told`, on any thread. */
 #include "engine/progress.h"
 
+#include <string.h>
 #include <time.h>
 
 int64_t progress_clock(void)
@@ -53,4 +54,16 @@ void progress_note_told(struct status_progress *p, uint64_t seq)
 	while (was < seq &&
 	       !atomic_compare_exchange_weak_explicit(&p->told, &was, seq, memory_order_release, memory_order_relaxed))
 		;
+}
+
+void progress_note_gpu(struct status_progress *p, const char *name)
+{
+	memset(p->gpu, 0, sizeof(p->gpu));
+	memcpy(p->gpu, name, strnlen(name, sizeof(p->gpu)));
+}
+
+void progress_gpu(const struct status_progress *p, char out[STATUS_GPU_BYTES + 1])
+{
+	memcpy(out, p->gpu, sizeof(p->gpu));
+	out[sizeof(p->gpu)] = 0;
 }

@@ -27,6 +27,9 @@ void progress_ready(struct status_rank *, bool has_given_all);
 /* An answer is about to rely on the record of this seq, which the caller has read or written. Never lowers it, whoever
  * else raises it meanwhile. */
 void progress_note_told(struct status_progress *, uint64_t seq);
+/* The device that has the job's memory; "": none. The engine's main thread, before it says that the memory is there. */
+void progress_note_gpu(struct status_progress *, const char *name);
+void progress_gpu(const struct status_progress *, char out[STATUS_GPU_BYTES + 1]);
 /* CLOCK_BOOTTIME, as gaccd's. */
 int64_t progress_clock(void);
 

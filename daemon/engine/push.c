@@ -353,6 +353,20 @@ static uint32_t add_good(struct engine *e, struct batch *b, uint32_t dst)
 	return n_bad;
 }
 
+/* Of the good ones of a pass into half dst. A sum that stays in its slot has the half that the record names. */
+static void note_touched(struct engine *e, const struct batch *b, uint32_t dst)
+{
+	const struct control_record *r = &e->state.r;
+	const unsigned char *present[KERNEL_MAX_SLOTS];
+	uint32_t n = 0;
+	if (!e->touched.plan || !b->n_good)
+		return;
+	for (uint32_t i = 0; i < b->n; i++)
+		if (!b->is_void[i])
+			present[n++] = b->entry[i].present;
+	touched_add(&e->touched, e->mem.plan->in_slot ? r->x : dst, r->x, !r->filled, present, n);
+}
+
 static void write_ledger(const struct engine *e, const struct batch *b)
 {
 	for (uint32_t i = 0; i < b->n; i++) {
@@ -459,6 +473,7 @@ void push_pass(struct engine *e)
 	if (b.n_good)
 		e->norm_known = b.completes;
 	FAILPOINT(engine_pass_filled);
+	note_touched(e, &b, dst);
 	write_ledger(e, &b);
 	FAILPOINT(engine_ledger_written);
 	record_batch(e, &b, dst);

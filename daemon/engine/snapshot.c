@@ -3,6 +3,7 @@
  * saving.c, step.c and window.c; the engine's main thread, with the workers for the copies. */
 #include "engine/snapshot_impl.h"
 
+#include "engine/touched.h"
 #include "base/log.h"
 
 #include <errno.h>
@@ -65,10 +66,13 @@ static void forget(struct snapshot *s)
 	s->n_areas = 0;
 	free(s->path);
 	free(s->window);
+	free(s->touched);
+	free(s->steps);
 	free(s->held);
 	free(s->out);
 	s->path = NULL;
-	s->window = s->held = s->out = NULL;
+	s->window = s->held = s->out = s->touched = NULL;
+	s->steps = NULL;
 }
 
 void snapshot_free(struct snapshot *s)
@@ -156,6 +160,22 @@ static bool capture_window(struct snapshot *s, const struct control_state *c)
 	return true;
 }
 
+static bool capture_touched(struct snapshot *s, const struct control_state *c)
+{
+	const struct touched t = touched_view(s->m->plan, &s->m->page);
+	const uint64_t n = s->m->plan->n_tensors;
+	if (!t.plan)
+		return true;
+	s->touched = malloc(t.n_bytes);
+	s->steps = malloc(n * sizeof(*s->steps));
+	if (!s->touched || !s->steps)
+		return false;
+	memcpy(s->touched, t.set[s->x], t.n_bytes);
+	for (uint64_t i = 0; i < n; i++)
+		s->steps[i] = c->r.applied_step - t.left_out[c->r.applied_step % 2][i];
+	return true;
+}
+
 static enum status prepare(struct snapshot *s, const struct control_state *c, const char *path)
 {
 	s->path = strdup(path);
@@ -166,7 +186,9 @@ static enum status prepare(struct snapshot *s, const struct control_state *c, co
 	s->why[0] = '\0';
 	memset(s->file, 0, sizeof(s->file));
 	atomic_store(&s->finished, false);
-	return s->path && s->held && s->out && add_areas(s) && capture_window(s, c) ? ST_OK : ST_NO_MEMORY;
+	if (!s->path || !s->held || !s->out || !add_areas(s) || !capture_window(s, c) || !capture_touched(s, c))
+		return ST_NO_MEMORY;
+	return ST_OK;
 }
 
 enum status snapshot_begin(struct snapshot *s, const struct control_state *c, const char *path,

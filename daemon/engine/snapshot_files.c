@@ -208,6 +208,23 @@ void snapshot_window_tensors(struct safe_tensor out[WINDOW_TENSORS], uint32_t ra
 	}
 }
 
+struct safe_tensor snapshot_touched_tensor(uint64_t n_tensors, uint64_t begin)
+{
+	const uint64_t n = (n_tensors + 7) / 8;
+	return (struct safe_tensor){
+		.name = "touched", .dtype = SAFE_U8, .n_dims = 1, .shape = { n }, .begin = begin, .end = begin + n
+	};
+}
+
+struct safe_tensor snapshot_steps_tensor(uint64_t n_tensors)
+{
+	return (struct safe_tensor){ .name = "steps",
+				     .dtype = SAFE_I64,
+				     .n_dims = 1,
+				     .shape = { n_tensors },
+				     .end = n_tensors * sizeof(uint64_t) };
+}
+
 uint64_t snapshot_window_bytes(uint32_t ranks, uint32_t micro_size)
 {
 	struct safe_tensor t[WINDOW_TENSORS];

@@ -79,6 +79,10 @@ enum { MICRO_MISSING = 0, MICRO_COUNTED = 1, MICRO_VOID = 2 }; /* values of "sta
 void snapshot_window_tensors(struct safe_tensor out[WINDOW_TENSORS], uint32_t ranks, uint32_t micro_size);
 /* Bytes of all their data. */
 uint64_t snapshot_window_bytes(uint32_t ranks, uint32_t micro_size);
+/* Behind them, of a job with untouched: skip: the tensors that the sum has a gradient of, as bits (touched.h). */
+struct safe_tensor snapshot_touched_tensor(uint64_t n_tensors, uint64_t begin);
+/* Before the state, of such a job: how many steps each tensor has taken part in. The only name without a suffix. */
+struct safe_tensor snapshot_steps_tensor(uint64_t n_tensors);
 /* Their data from the record and the ledger, and back. */
 void snapshot_window_save(const struct control_state *, const struct control_page *, const struct safe_tensor *,
 			  void *out);

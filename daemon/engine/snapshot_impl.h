@@ -47,6 +47,9 @@ struct snapshot {
 	bool with_model, with_state, inside_window;
 	uint32_t ranks, micro_size;
 	unsigned char *window; /* data of CHECKPOINT_WINDOW */
+	/* of a job with untouched: skip; else NULL */
+	unsigned char *touched; /* [touched.n_bytes] of that window */
+	uint64_t *steps;	/* [n_tensors]: those that each tensor took part in */
 	/* the writer's, until `finished` */
 	unsigned char *held; /* a chunk that it has taken */
 	unsigned char *out;

@@ -5,6 +5,7 @@
 
 #include "engine/commit.h"
 #include "engine/snapshot_files.h"
+#include "engine/touched.h"
 #include "proto/failpoint.h"
 #include "store/checkpoint.h"
 
@@ -26,6 +27,8 @@ struct restore {
 	char *why;
 	size_t n_why;
 	unsigned char *in;
+	struct touched touched;
+	int64_t *steps; /* [n_tensors], as a file has them; NULL: the job steps all tensors, or has not read them */
 };
 
 /* Where a tensor goes: into an arena, or into private memory. */
@@ -99,15 +102,38 @@ static enum status open_source(struct restore *x, enum checkpoint_part p, uint32
 	return f->target ? ST_OK : ST_NO_MEMORY;
 }
 
-/* Of what one part has of its own, or all have alike. */
-static enum status open_wanted(struct restore *x, enum checkpoint_part p, uint64_t n_wanted, struct source *f)
+/* What one part has of its own, or all have alike. */
+static uint32_t parts_of(const struct restore *x, enum checkpoint_part p)
 {
-	const struct plan *plan = x->m->plan;
-	const bool own = p == CHECKPOINT_CARRY || p == CHECKPOINT_WINDOW;
-	enum status st = open_source(x, p, own ? plan->part : 0, own ? plan->n_parts : 1, f);
-	if (!st && f->n != n_wanted)
-		return wrong(x, ST_LAYOUT_MISMATCH, "%s: %zu tensors, the job needs %" PRIu64, f->name, f->n, n_wanted);
-	return st;
+	return p == CHECKPOINT_CARRY || p == CHECKPOINT_WINDOW ? x->m->plan->n_parts : 1;
+}
+
+static enum status open_wanted(struct restore *x, enum checkpoint_part p, struct source *f)
+{
+	const uint32_t n_parts = parts_of(x, p);
+	return open_source(x, p, n_parts > 1 ? x->m->plan->part : 0, n_parts, f);
+}
+
+static enum status check_count(const struct restore *x, const struct source *f, uint64_t n_wanted)
+{
+	if (f->n == n_wanted)
+		return ST_OK;
+	return wrong(x, ST_LAYOUT_MISMATCH, "%s: %zu tensors, the job needs %" PRIu64, f->name, f->n, n_wanted);
+}
+
+/* What a job with untouched: skip has saved before the optimizer's state. Jobs that step all tensors have none, and
+ * take no notice of it. *has: the file has it. */
+static enum status match_steps(struct restore *x, struct source *f, bool *has)
+{
+	const uint64_t n = x->m->plan->n_tensors;
+	const struct safe_tensor want = snapshot_steps_tensor(n);
+	const struct safe_tensor *t = safetensors_find(f->s, want.name);
+	*has = t != NULL;
+	if (!t)
+		return ST_OK;
+	if (!x->steps)
+		x->steps = calloc(n, sizeof(*x->steps));
+	return x->steps ? match(x, f, &want, (struct target){ .at = (unsigned char *)x->steps }) : ST_NO_MEMORY;
 }
 
 static void close_source(struct source *f)
@@ -202,10 +228,15 @@ static enum status restore_arrays(struct restore *x, enum checkpoint_part part)
 {
 	struct snapshot_list l;
 	struct source f = { .fd = -1 };
+	bool steps = false;
 	enum status st = snapshot_list_init(&l, x->m->plan, part, 0, snapshot_span_all(x->m->plan));
 	if (st || !l.n)
 		return st;
-	st = open_wanted(x, part, l.n, &f);
+	st = open_wanted(x, part, &f);
+	if (!st && part == CHECKPOINT_OPTIMIZER)
+		st = match_steps(x, &f, &steps);
+	if (!st)
+		st = check_count(x, &f, l.n + steps);
 	for (uint64_t i = 0; i < l.n && !st; i++)
 		st = match(x, &f, &l.entry[i].safe,
 			   (struct target){ l.section[l.entry[i].section].role, l.entry[i].offset, NULL });
@@ -219,11 +250,14 @@ static enum status restore_arrays(struct restore *x, enum checkpoint_part part)
 /* ---- the optimizer state in shares ---- */
 
 /* Looks at all that the file has; *any: something of it is this part's. */
-static enum status match_share(struct restore *x, struct snapshot_cover *c, const struct source *f, bool *any)
+static enum status match_share(struct restore *x, struct snapshot_cover *c, struct source *f, bool *any)
 {
-	enum status st = ST_OK;
+	bool steps = false;
+	enum status st = match_steps(x, f, &steps);
 	for (size_t i = 0; i < f->n && !st; i++) {
 		uint64_t entry = 0, first = 0, from, end;
+		if (f->target[i].at) /* the steps, which are no part of a share */
+			continue;
 		st = snapshot_cover_add(c, f->name, &f->tensor[i], &entry, &first, x->why, x->n_why);
 		if (st)
 			break;
@@ -272,10 +306,16 @@ static enum status restore_window(struct restore *x, struct control_state *s)
 	struct safe_tensor t[WINDOW_TENSORS];
 	struct source f = { .fd = -1 };
 	unsigned char *data = calloc(1, snapshot_window_bytes(s->r.ranks, s->r.micro_size));
+	const struct safe_tensor touched = snapshot_touched_tensor(x->m->plan->n_tensors, 0);
+	const bool skips = x->touched.plan != NULL;
 	enum status st = data ? ST_OK : ST_NO_MEMORY;
 	snapshot_window_tensors(t, s->r.ranks, s->r.micro_size);
 	if (!st)
-		st = open_wanted(x, CHECKPOINT_WINDOW, WINDOW_TENSORS, &f);
+		st = open_wanted(x, CHECKPOINT_WINDOW, &f);
+	if (!st)
+		st = check_count(x, &f, WINDOW_TENSORS + skips);
+	if (!st && skips)
+		st = match(x, &f, &touched, (struct target){ .at = x->touched.set[0] });
 	for (int i = 0; i < WINDOW_TENSORS && !st; i++)
 		st = match(x, &f, &t[i], (struct target){ .at = data + t[i].begin });
 	if (!st)
@@ -311,6 +351,23 @@ static void set_record(struct control_state *s, const struct engine_restore *r)
 		s->rank[i].counted = s->rank[i].flushed = 0;
 }
 
+/* Of the checkpoint's step, and nothing is touched yet. A checkpoint without them is of a job that has stepped all. */
+static enum status set_steps(const struct restore *x)
+{
+	const uint64_t step = x->r->applied_step;
+	uint64_t *left_out = x->touched.plan ? x->touched.left_out[step % 2] : NULL;
+	if (!left_out)
+		return ST_OK;
+	memset(x->touched.set[0], 0, x->touched.n_bytes);
+	for (uint64_t i = 0; i < x->m->plan->n_tensors; i++) {
+		if (x->steps && (x->steps[i] < 0 || (uint64_t)x->steps[i] > step))
+			return wrong(x, ST_MALFORMED, "a tensor has taken %" PRId64 " of %" PRIu64 " steps",
+				     x->steps[i], step);
+		left_out[i] = x->steps ? step - (uint64_t)x->steps[i] : 0;
+	}
+	return ST_OK;
+}
+
 static enum status check(const struct restore *x, const struct control_state *s)
 {
 	const struct engine_restore *r = x->r;
@@ -329,7 +386,14 @@ enum status snapshot_restore(const struct memory *m, struct arith *arith, const 
 			     const char *path, struct control_state *s, char *why, size_t n_why)
 {
 	struct restore x = {
-		.m = m, .arith = arith, .r = r, .dir_fd = -1, .why = why, .n_why = n_why, .in = malloc(IN_BYTES)
+		.m = m,
+		.arith = arith,
+		.r = r,
+		.dir_fd = -1,
+		.why = why,
+		.n_why = n_why,
+		.in = malloc(IN_BYTES),
+		.touched = touched_view(m->plan, &m->page),
 	};
 	enum status st = x.in ? check(&x, s) : ST_NO_MEMORY;
 	if (!st)
@@ -339,6 +403,8 @@ enum status snapshot_restore(const struct memory *m, struct arith *arith, const 
 	if (!st)
 		st = r->n_shares ? restore_shares(&x) : restore_arrays(&x, CHECKPOINT_OPTIMIZER);
 	if (!st)
+		st = set_steps(&x);
+	if (!st)
 		set_record(s, r);
 	if (!st && r->carry)
 		st = restore_arrays(&x, CHECKPOINT_CARRY);
@@ -347,5 +413,6 @@ enum status snapshot_restore(const struct memory *m, struct arith *arith, const 
 	if (x.dir_fd >= 0)
 		close(x.dir_fd);
 	free(x.in);
+	free(x.steps);
 	return st;
 }

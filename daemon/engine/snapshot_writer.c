@@ -105,15 +105,19 @@ static enum status write_section(struct snapshot *s, struct checkpoint_writer *w
 	return st;
 }
 
-static enum status make_header(const struct snapshot_list *l, void **out, size_t *out_n, char *why, size_t n_why)
+/* steps: what stands before the list's tensors; NULL: nothing does. */
+static enum status make_header(const struct snapshot_list *l, struct safe_tensor *steps, void **out, size_t *out_n,
+			       char *why, size_t n_why)
 {
 	static const struct safe_pair format = { "format", "pt" }; /* what loaders of PyTorch models look for */
-	struct safe_tensor *t = calloc(l->n + 1, sizeof(*t));
-	if (!t)
+	struct safe_tensor *all = calloc(l->n + 1, sizeof(*all)), *t = steps ? all + 1 : all;
+	if (!all)
 		return ST_NO_MEMORY;
+	if (steps)
+		all[0] = *steps;
 	for (uint64_t i = 0; i < l->n; i++)
 		t[i] = l->entry[i].safe;
-	enum status st = safetensors_header(t, l->n, &format, 1, out, out_n);
+	enum status st = safetensors_header(all, l->n + !!steps, &format, 1, out, out_n);
 	for (uint64_t i = 0; i < l->n && !st; i++)
 		l->entry[i].safe = t[i];
 	if (st == ST_RESOURCE_EXHAUSTED)
@@ -121,16 +125,18 @@ static enum status make_header(const struct snapshot_list *l, void **out, size_t
 			 "the names, shapes and places of %" PRIu64
 			 " tensors take more than the 100 MB that a safetensors file has for them",
 			 l->n);
-	free(t);
+	free(all);
 	return st;
 }
 
 static enum status write_body(struct snapshot *s, struct checkpoint_writer *w, const struct snapshot_list *l,
-			      const void *header, size_t n_header)
+			      const struct safe_tensor *steps, const void *header, size_t n_header)
 {
 	enum status st = checkpoint_reserve(w, n_header + l->entry[l->n - 1].safe.end, s->why, sizeof(s->why));
 	if (!st)
 		st = checkpoint_write(w, header, n_header, s->why, sizeof(s->why));
+	if (!st && steps)
+		st = checkpoint_write(w, s->steps, steps->end, s->why, sizeof(s->why));
 	for (uint32_t i = 0; i < l->n_sections && !st; i++)
 		st = write_section(s, w, l, i);
 	return st ? st : flush_out(s, w);
@@ -148,6 +154,8 @@ static enum status close_file(struct snapshot *s, enum checkpoint_part part, str
 static enum status write_arrays(struct snapshot *s, int dir_fd, enum checkpoint_part part)
 {
 	struct snapshot_list l = { .n = 0 };
+	struct safe_tensor of_steps = snapshot_steps_tensor(s->m->plan->n_tensors);
+	struct safe_tensor *steps = part == CHECKPOINT_OPTIMIZER && s->steps ? &of_steps : NULL;
 	struct checkpoint_writer *w;
 	void *header = NULL;
 	size_t n_header;
@@ -155,11 +163,11 @@ static enum status write_arrays(struct snapshot *s, int dir_fd, enum checkpoint_
 					    part == CHECKPOINT_OPTIMIZER ? snapshot_span_own(s->m->plan)
 									 : snapshot_span_all(s->m->plan));
 	if (!st && l.n)
-		st = make_header(&l, &header, &n_header, s->why, sizeof(s->why));
+		st = make_header(&l, steps, &header, &n_header, s->why, sizeof(s->why));
 	if (!st && l.n)
 		st = checkpoint_create(dir_fd, part, &w, s->why, sizeof(s->why));
 	if (!st && l.n)
-		st = close_file(s, part, w, write_body(s, w, &l, header, n_header));
+		st = close_file(s, part, w, write_body(s, w, &l, steps, header, n_header));
 	free(header);
 	snapshot_list_fini(&l);
 	return st;
@@ -167,19 +175,23 @@ static enum status write_arrays(struct snapshot *s, int dir_fd, enum checkpoint_
 
 static enum status write_window(struct snapshot *s, int dir_fd)
 {
-	struct safe_tensor t[WINDOW_TENSORS];
+	struct safe_tensor t[WINDOW_TENSORS + 1];
 	struct checkpoint_writer *w;
 	void *header;
 	size_t n_header;
 	snapshot_window_tensors(t, s->ranks, s->micro_size);
-	enum status st = safetensors_header(t, WINDOW_TENSORS, NULL, 0, &header, &n_header);
+	const uint64_t n = t[WINDOW_TENSORS - 1].end;
+	t[WINDOW_TENSORS] = snapshot_touched_tensor(s->m->plan->n_tensors, n);
+	enum status st = safetensors_header(t, WINDOW_TENSORS + !!s->touched, NULL, 0, &header, &n_header);
 	if (st)
 		return st;
 	st = checkpoint_create(dir_fd, CHECKPOINT_WINDOW, &w, s->why, sizeof(s->why));
 	if (!st) {
 		st = checkpoint_write(w, header, n_header, s->why, sizeof(s->why));
 		if (!st)
-			st = checkpoint_write(w, s->window, t[WINDOW_TENSORS - 1].end, s->why, sizeof(s->why));
+			st = checkpoint_write(w, s->window, n, s->why, sizeof(s->why));
+		if (!st && s->touched)
+			st = checkpoint_write(w, s->touched, t[WINDOW_TENSORS].end - n, s->why, sizeof(s->why));
 		st = close_file(s, CHECKPOINT_WINDOW, w, st);
 	}
 	free(header);

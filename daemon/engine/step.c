@@ -137,7 +137,8 @@ static const char *commit_wrong(const struct engine *e, const struct engine_comm
 	if (applied && !r->filled && !is_divided(e)) /* other parts may have added something */
 		return "outcome: nothing was added";
 	for (uint64_t i = 0; i < e->mem.plan->n_optim_groups && !number; i++)
-		number = commit_wrong_scalar(c, &e->mem.plan->optim, &plan_optim_groups(e->mem.plan)[i]);
+		number = commit_wrong_scalar(c, &e->mem.plan->optim, &plan_optim_groups(e->mem.plan)[i],
+					     e->mem.plan->skip_untouched);
 	return number;
 }
 
@@ -280,6 +281,8 @@ void step_open(struct engine *e, const struct arith_params *p)
 {
 	if (p)
 		note_params(e, p);
+	if (p && e->touched.plan)
+		touched_note(&e->touched, e->state.r.commit_applied_step, touched_half(e->mem.plan, &e->state.r));
 	FAILPOINT(engine_params_step_before);
 	open_window(e);
 	engine_publish(e);

@@ -4,10 +4,13 @@
  * communication thread. */
 #include "engine/process.h"
 
+#include "engine/sum_parts.h"
+
 #include "proto/failpoint.h"
 
 #include <assert.h>
 #include <stdio.h>
+#include <string.h>
 
 enum go_comm step_standing(const struct engine *e, const struct engine_command *go)
 {
@@ -56,10 +59,31 @@ static void refuse(struct engine *e, const struct engine_command *go, const stru
 
 /* ---- the sum ---- */
 
+/* The tensors that any part has touched go with the sum over all parts. */
+static enum status gather_touched(const struct sum_task *t, struct coll *coll)
+{
+	const struct plan *p = t->touched->plan;
+	const size_t n = t->touched->n_bytes;
+	unsigned char *own = t->sets + p->part * n;
+	uint64_t bounds[PLAN_MAX_PARTS + 1];
+	for (uint32_t part = 0; part <= p->n_parts; part++)
+		bounds[part] = part * n;
+	memset(own, 0, n);
+	if (t->filled)
+		memcpy(own, t->touched->set[t->src], n);
+	enum status st = coll_gather(
+		coll, &(struct coll_gather){ .buffer = t->sets, .bounds = bounds, .piece = SUM_PARTS_PIECE });
+	if (!st)
+		touched_join(t->touched, t->dst, t->sets, p->n_parts);
+	return st;
+}
+
 static enum status take_sum(void *arg, struct coll *coll)
 {
 	const struct sum_task *t = arg;
 	enum status st = t->arith->ops->reduce(t->arith, coll, t->dst, t->src, t->filled, t->norm);
+	if (!st && t->sets)
+		st = gather_touched(t, coll);
 	return st || !t->norms ? st : t->arith->ops->norms_of_shares(t->arith, coll, t->dst);
 }
 
@@ -90,7 +114,8 @@ static void begin_sum(struct engine *e)
 		arith_before_write(e->arith, r->x ? SEG_ACCUM1 : SEG_ACCUM0);
 	e->sum.stage = GO_ADDS;
 	const bool norms = plan_is_sharded(e->mem.plan) && e->sum.go.want_norms; /* the same at all parts: one order */
-	e->sum_task = (struct sum_task){ e->arith, 1 - r->x, r->x, r->filled, &e->sum_norm, norms };
+	e->sum_task = (struct sum_task){ e->arith,     1 - r->x, r->x,	      r->filled,
+					 &e->sum_norm, norms,	 &e->touched, e->touched_sets };
 	comm_reduce(e->comm, take_sum, &e->sum_task);
 }
 

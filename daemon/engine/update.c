@@ -3,6 +3,8 @@
  * update. For arith_host.c; the engine's main thread, with the workers. */
 #include "engine/update.h"
 
+#include "engine/stepping.h"
+
 #include "proto/failpoint.h"
 
 #include <stdlib.h>
@@ -31,11 +33,11 @@ struct update {
 	struct workers *workers;
 	uint64_t *first_chunk; /* [n_ranges + 1]: number of each range's first chunk */
 	uint64_t n_chunks;
-	struct chunks own;	       /* that are updated here: all, or those of this part's share */
-	struct chunks at;	       /* that the shares at hand are of: `own`, but where others are looked at */
-	bool of_trainers;	       /* looks at what trainers see, also where there is a master */
-	struct kernel_update *scalars; /* [n_optim_groups], of the step at hand */
-	struct share_digest *digest;   /* [shares] */
+	struct chunks own;	     /* that are updated here: all, or those of this part's share */
+	struct chunks at;	     /* that the shares at hand are of: `own`, but where others are looked at */
+	bool of_trainers;	     /* looks at what trainers see, also where there is a master */
+	struct stepping stepping;    /* of the step at hand */
+	struct share_digest *digest; /* [shares] */
 	const struct sum_view *sum;
 	float *scratch; /* for what of the sum is converted: [threads] times [PIECE_MOST]; NULL: nothing is */
 	bool resumed;	/* some of it was done in an earlier life */
@@ -141,9 +143,8 @@ enum status update_new(struct update **out, const struct memory *m, const struct
 	u->kernels = kernels;
 	u->workers = workers;
 	u->first_chunk = calloc(plan->n_ranges + 1, sizeof(*u->first_chunk));
-	u->scalars = calloc(plan->n_optim_groups, sizeof(*u->scalars));
 	u->digest = aligned_alloc(64, m->page.shares * sizeof(*u->digest));
-	if (!u->first_chunk || !u->scalars || !u->digest)
+	if (!u->first_chunk || !u->digest || stepping_init(&u->stepping, plan, &m->page))
 		goto fail;
 	for (uint64_t i = 0; i < plan->n_ranges; i++)
 		u->first_chunk[i + 1] = u->first_chunk[i] + (r[i].count + KERNEL_BLOCK - 1) / KERNEL_BLOCK;
@@ -172,7 +173,7 @@ void update_free(struct update *u)
 	if (!u)
 		return;
 	free(u->first_chunk);
-	free(u->scalars);
+	stepping_fini(&u->stepping);
 	free(u->digest);
 	free(u->norms.param);
 	free(u->norms.direction);
@@ -230,6 +231,16 @@ static uint64_t inspect_piece(const struct update *u, const struct piece *c)
 	return combine(c, block);
 }
 
+static uint64_t number_of(const struct update *u, const struct piece *c)
+{
+	return (uint64_t)(c->range - plan_ranges(u->m->plan));
+}
+
+static const struct kernel_update *scalars_of(const struct update *u, const struct piece *c)
+{
+	return &u->stepping.scalars[stepping_row(&u->stepping, number_of(u, c))];
+}
+
 static const void *sum_at(const struct update *u, uint32_t worker, const struct piece *c)
 {
 	return sum_view_at(u->sum, c->range->dtype_group, c->start, c->count,
@@ -245,17 +256,16 @@ static void move_moments(const struct update *u, const struct piece *c, const st
 	struct kernel_lamb_norms out = { u->norms.param + chunk, u->norms.direction + chunk };
 	if (u->resumed)
 		out = (struct kernel_lamb_norms){ unused[0], unused[1] };
-	u->kernels->lamb_moments(p, sum, (enum dtype)u->m->plan->acc_dtype, c->count,
-				 &u->scalars[c->range->optim_group], undo, &out);
+	u->kernels->lamb_moments(p, sum, (enum dtype)u->m->plan->acc_dtype, c->count, scalars_of(u, c), undo, &out);
 }
 
 static void move_params(const struct update *u, const struct piece *c, const struct kernel_params *p, const void *sum,
 			const struct kernel_undo *undo, const struct kernel_partials *out)
 {
 	const struct plan *plan = u->m->plan;
-	struct kernel_update scalars = u->scalars[c->range->optim_group];
+	struct kernel_update scalars = *scalars_of(u, c);
 	if (u->step)
-		scalars.lr = u->step[c->range - plan_ranges(plan)];
+		scalars.lr = u->step[number_of(u, c)];
 	optim_apply(u->kernels, &plan->optim, p, sum, (enum dtype)plan->acc_dtype, c->count, &scalars, undo, out);
 }
 
@@ -310,9 +320,9 @@ static void restore_held(const struct update *u, uint32_t share, uint64_t state)
 	set_stamp(control_page_stamp(&u->m->page, share), number);
 }
 
-static bool is_frozen(const struct update *u, const struct piece *c)
+static bool is_left_out(const struct update *u, const struct piece *c)
 {
-	return plan_optim_groups(u->m->plan)[c->range->optim_group].frozen;
+	return u->stepping.left_out[number_of(u, c)];
 }
 
 static void run_share(void *arg, uint32_t share, uint32_t worker)
@@ -325,7 +335,7 @@ static void run_share(void *arg, uint32_t share, uint32_t worker)
 	uint64_t unit = (state >> 1) - phase_begin(u, u->phase);
 	for (uint64_t end = share_begin(u, share + 1); unit < end;) {
 		struct piece c = locate(u, unit, end);
-		if (!is_frozen(u, &c))
+		if (!is_left_out(u, &c))
 			apply_piece(u, share, worker, &c, &sum);
 		else if (is_last_phase(u) && !u->resumed)
 			sum.sum += inspect_piece(u, &c);
@@ -382,9 +392,9 @@ static void take_norms(void *arg, uint32_t share, uint32_t worker)
 		uint64_t chunk = c.unit / UPDATE_UNITS;
 		struct kernel_params p;
 		memory_params(u->m, c.range->dtype_group, c.start, &p);
-		if (!is_frozen(u, &c))
+		if (!is_left_out(u, &c))
 			u->kernels->lamb_moments(
-				&p, NULL, DTYPE_F32, c.count, &u->scalars[c.range->optim_group], NULL,
+				&p, NULL, DTYPE_F32, c.count, scalars_of(u, &c), NULL,
 				&(struct kernel_lamb_norms){ u->norms.param + chunk, u->norms.direction + chunk });
 		unit = c.end;
 	}
@@ -395,17 +405,14 @@ static void store_ratios(const struct update *u)
 	const struct plan *plan = u->m->plan;
 	double *trust = control_page_trust(&u->m->page);
 	for (uint64_t i = 0; i < plan->n_ranges; i++) {
-		const struct optim_group *g = &plan_optim_groups(plan)[plan_ranges(plan)[i].optim_group];
-		uint64_t first = u->first_chunk[i], n = u->first_chunk[i + 1] - first;
-		trust[i] = g->frozen ? 1
-				     : optim_trust_ratio(g, kernel_sum(u->norms.param + first, n),
-							 kernel_sum(u->norms.direction + first, n));
+		const uint64_t first = u->first_chunk[i], n = u->first_chunk[i + 1] - first;
+		trust[i] = stepping_trust(&u->stepping, i, kernel_sum(u->norms.param + first, n),
+					  kernel_sum(u->norms.direction + first, n));
 	}
 }
 
 static void run_lamb(struct update *u, double lr)
 {
-	const struct plan *plan = u->m->plan;
 	if (!second_phase_has_begun(u)) {
 		run_phase(u, 0);
 		if (u->resumed)
@@ -413,10 +420,8 @@ static void run_lamb(struct update *u, double lr)
 		store_ratios(u);
 	}
 	begin_second_phase(u);
-	for (uint64_t i = 0; i < plan->n_ranges; i++) {
-		const struct optim_group *g = &plan_optim_groups(plan)[plan_ranges(plan)[i].optim_group];
-		u->step[i] = (float)(lr * g->lr_scale * control_page_trust(&u->m->page)[i]);
-	}
+	for (uint64_t i = 0; i < u->m->plan->n_ranges; i++)
+		u->step[i] = stepping_lr(&u->stepping, i, lr, control_page_trust(&u->m->page)[i]);
 	run_phase(u, 1);
 }
 
@@ -430,11 +435,8 @@ static uint64_t add_up(const struct update *u)
 
 uint64_t update_run(struct update *u, const struct control_record *r, const struct sum_view *sum)
 {
-	const struct plan *plan = u->m->plan;
 	u->resumed = has_progress(u);
-	for (uint64_t i = 0; i < plan->n_optim_groups; i++)
-		optim_step(&plan->optim, &plan_optim_groups(plan)[i], r->commit_applied_step, r->commit_lr,
-			   r->commit_scale, r->commit_clip_value, &u->scalars[i]);
+	stepping_begin(&u->stepping, r);
 	u->sum = sum;
 	if (u->n_phases > 1)
 		run_lamb(u, r->commit_lr);

@@ -95,6 +95,12 @@ static const struct yaml_field limits_keys[] = {
 	    .doc = "Of these, jobs of one user."),
 	KEY("host_memory_per_user", SIZE, IN(limits, host_memory_per_user), .initial = "0",
 	    .doc = "Shared memory that all jobs of one user may have; 0: no limit of its own."),
+	KEY("device_memory", SIZE, IN(limits, device_memory), .initial = "0",
+	    .doc = "Memory of GPUs that all jobs together may have (device: cuda), of all GPUs of the node; 0: what "
+		   "they "
+		   "have."),
+	KEY("device_memory_per_user", SIZE, IN(limits, device_memory_per_user), .initial = "0",
+	    .doc = "Of this, that of all jobs of one user; 0: no limit of its own."),
 	KEY("queued_per_user", U32, IN(limits, queued_per_user), .initial = "100", .max = 4096,
 	    .doc = "Jobs of one user that may wait for their turn (launch: daemon)."),
 	KEY("state_per_user", SIZE, IN(limits, state_per_user), .initial = "0",
@@ -110,7 +116,7 @@ static const struct yaml_field limits_keys[] = {
 
 static const struct yaml_field history_keys[] = {
 	KEY("windows", U64, IN(history, windows), .initial = "1000", .min = 1, .max = 1e9,
-	    .doc = "Closed windows that are kept of each job."),
+	    .doc = "Newest closed windows that are kept of each job, besides its thinned series."),
 	KEY("events", U64, IN(history, events), .initial = "10000", .min = 1, .max = 1e9,
 	    .doc = "Events that are kept of each job, and of the node."),
 	KEY("jobs", U64, IN(history, jobs), .initial = "200", .min = 1, .max = 1e6,

@@ -44,6 +44,8 @@ struct conf {
 	struct {
 		uint64_t host_memory;	       /* bytes */
 		uint64_t host_memory_per_user; /* bytes; 0: no limit of its own */
+		/* bytes of all GPUs; 0: no limit */
+		uint64_t device_memory, device_memory_per_user;
 		uint32_t jobs, jobs_per_user, queued_per_user;
 		uint64_t request_memory;  /* bytes */
 		uint64_t journal_reserve; /* bytes */

@@ -27,6 +27,11 @@ static enum status check(const Gacc__V1__MapRequest *q, char *why, size_t n_why)
 			 q->session->token.len);
 		return ST_SESSION_UNKNOWN;
 	}
+	if (strlen(q->gpu) > STATUS_GPU_BYTES) {
+		snprintf(why, n_why, "gpu has %zu bytes: it is \"GPU-\" and a UUID, %d bytes", strlen(q->gpu),
+			 STATUS_GPU_BYTES);
+		return ST_INVALID_ARGUMENT;
+	}
 	return ST_OK;
 }
 
@@ -44,6 +49,7 @@ enum status map_request_parse(const void *bytes, size_t n, struct map_request *o
 		out->session = q->session->id;
 		out->wants_mailbox = q->wants_mailbox;
 		out->device = q->device;
+		strcpy(out->gpu, q->gpu);
 		memcpy(out->token, q->session->token.data, sizeof(out->token));
 	}
 	bytes_free(msg);

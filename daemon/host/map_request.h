@@ -3,6 +3,7 @@
 #ifndef GACC_HOST_MAP_REQUEST_H
 #define GACC_HOST_MAP_REQUEST_H
 
+#include "proto/segment_layout.h"
 #include "proto/status.h"
 
 #include <stdbool.h>
@@ -14,10 +15,11 @@ struct map_request {
 	uint8_t token[16];
 	bool wants_mailbox;
 	bool device;
+	char gpu[STATUS_GPU_BYTES + 1]; /* what the process uses; "": it does not say */
 };
 
-/* MALFORMED, VERSION_SKEW (proto/version.h) or SESSION_UNKNOWN (no session, or a token that is none), with a sentence
- * in `why`. */
+/* MALFORMED, VERSION_SKEW (proto/version.h), SESSION_UNKNOWN (no session, or a token that is none) or INVALID_ARGUMENT
+ * (the name of no GPU), with a sentence in `why`. */
 enum status map_request_parse(const void *bytes, size_t n, struct map_request *out, char *why, size_t n_why);
 
 #endif

@@ -18,6 +18,9 @@
 #define LAUNCH_TAIL_LINES 20
 #define LAUNCH_MAX_WORDS (SPEC_MAX_LAUNCH_BYTES + 16384) /* bytes behind an order */
 
+/* Among the environment of a START: ranks get no RANK, MASTER_ADDR and the like. They see this one. */
+#define LAUNCH_NO_TORCH "GACC_TORCH_ENV=0"
+
 enum launch_op {
 	LAUNCH_OP_START = 1, /* all ranks, unless they have been started; strings behind */
 	LAUNCH_OP_DRAIN,     /* the job is complete: exit when the ranks have ended by themselves */

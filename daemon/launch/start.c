@@ -192,6 +192,15 @@ static bool put_rank(const struct launch_start *s, uint32_t rank, uint32_t resta
 	       putf(list, n, "TORCHELASTIC_RUN_ID=%llu", (unsigned long long)o->job_id);
 }
 
+/* A library that finds those variables would start torch.distributed. */
+static bool is_without_torch(const struct launch_start *s)
+{
+	for (uint32_t i = 0; i < s->order.n_environment; i++)
+		if (!strcmp(s->environment[i], LAUNCH_NO_TORCH))
+			return true;
+	return false;
+}
+
 static bool put_gacc(const struct launch_start *s, uint32_t rank, uint32_t restarts, char **list, size_t *n)
 {
 	const struct launch_order *o = &s->order;
@@ -208,7 +217,8 @@ char **launch_environment(const struct launch_start *s, uint32_t rank, uint32_t 
 	bool ok = list && put_user(s, list, &n);
 	for (uint32_t i = 0; ok && i < s->order.n_environment; i++)
 		ok = put(list, &n, strdup(s->environment[i]));
-	if (ok && put_rank(s, rank, restarts, list, &n) && put_gacc(s, rank, restarts, list, &n))
+	if (ok && (is_without_torch(s) || put_rank(s, rank, restarts, list, &n)) &&
+	    put_gacc(s, rank, restarts, list, &n))
 		return list;
 	launch_environment_free(list);
 	return NULL;

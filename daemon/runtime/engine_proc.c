@@ -4,6 +4,7 @@
  * Loop thread. */
 #include "runtime/engine_proc.h"
 
+#include "base/log.h"
 #include "base/packet.h"
 #include "host/process.h"
 #include "host/spawn.h"
@@ -35,13 +36,16 @@ struct starting {
 struct engine_proc {
 	struct spawned *process; /* NULL: not started, or gone */
 	uv_poll_t poll;
+	uv_timer_t late; /* runs when it was let go */
+	uint32_t end_ms;
 	int fd;
 	struct engine_events events;
 	void *arg;
 	struct starting starting;
 	struct packet *queue, **queue_tail;
-	bool polling_write, exited, closed, let_go; /* closed: the poll handle */
-	uint32_t silent_ticks;			    /* since it was heard */
+	bool polling_write, exited, let_go;
+	uint32_t n_open;       /* handles */
+	uint32_t silent_ticks; /* since it was heard */
 	int64_t pid;
 	struct engine_exit end;
 	char why[160];
@@ -158,7 +162,7 @@ bool engine_proc_send(struct engine_proc *e, const struct engine_command *c, con
 
 static void free_if_over(struct engine_proc *e)
 {
-	if (!e->exited || !e->closed)
+	if (!e->exited || e->n_open)
 		return;
 	while (e->queue) {
 		struct packet *p = e->queue;
@@ -176,8 +180,14 @@ static void free_if_over(struct engine_proc *e)
 static void on_closed(uv_handle_t *h)
 {
 	struct engine_proc *e = h->data;
-	e->closed = true;
+	e->n_open--;
 	free_if_over(e);
+}
+
+static void close_handle(uv_handle_t *h)
+{
+	if (!uv_is_closing(h))
+		uv_close(h, on_closed);
 }
 
 static void on_process_exit(void *arg, int64_t exit_status, int term_signal)
@@ -186,10 +196,9 @@ static void on_process_exit(void *arg, int64_t exit_status, int term_signal)
 	e->exited = true;
 	e->process = NULL;
 	e->end = (struct engine_exit){ exit_status, term_signal, e->why };
-	if (!uv_is_closing((uv_handle_t *)&e->poll))
-		uv_close((uv_handle_t *)&e->poll, on_closed);
-	else
-		free_if_over(e);
+	close_handle((uv_handle_t *)&e->poll);
+	close_handle((uv_handle_t *)&e->late);
+	free_if_over(e);
 }
 
 struct answer_packet {
@@ -197,9 +206,14 @@ struct answer_packet {
 	unsigned char tail[ENGINE_MAX_TAIL];
 };
 
+static bool brings_descriptors(const struct engine_answer *a)
+{
+	return !a->status && (a->op == ENGINE_ALLOCATE || a->op == ENGINE_MAKE_SLOTS);
+}
+
 static bool is_answer(const struct answer_packet *p, int n, int n_fds)
 {
-	if (n_fds && (n < (int)sizeof(p->a) || p->a.op != ENGINE_ALLOCATE || p->a.status))
+	if (n_fds && (n < (int)sizeof(p->a) || !brings_descriptors(&p->a)))
 		return false;
 	return n >= (int)sizeof(p->a) && p->a.n_tail <= sizeof(p->tail) && n == (int)(sizeof(p->a) + p->a.n_tail) &&
 	       (!p->a.n_tail || p->a.op == ENGINE_JOIN);
@@ -289,6 +303,13 @@ void engine_proc_kill(struct engine_proc *e, const char *why)
 		process_signal_child(e->pid, SIGKILL);
 }
 
+static void on_late(uv_timer_t *h)
+{
+	struct engine_proc *e = h->data;
+	log_notice("an engine (pid %lld) has not ended within %u ms: it is killed", (long long)e->pid, e->end_ms);
+	process_signal_child(e->pid, SIGKILL);
+}
+
 void engine_proc_close(struct engine_proc *e)
 {
 	if (!e)
@@ -296,10 +317,11 @@ void engine_proc_close(struct engine_proc *e)
 	struct engine_command stop = { .op = ENGINE_STOP };
 	engine_proc_send(e, &stop, NULL, NULL, 0);
 	e->let_go = true;
-	if (!uv_is_closing((uv_handle_t *)&e->poll)) {
-		uv_close((uv_handle_t *)&e->poll, on_closed);
-		shutdown(e->fd, SHUT_RDWR);
-	}
+	if (e->exited)
+		return;
+	close_handle((uv_handle_t *)&e->poll);
+	shutdown(e->fd, SHUT_RDWR);
+	uv_timer_start(&e->late, on_late, e->end_ms, 0);
 }
 
 int64_t engine_proc_pid(const struct engine_proc *e)
@@ -404,10 +426,11 @@ static struct engine_proc *make(const struct engine_start *s, int fd, const stru
 	if (!e)
 		return NULL;
 	e->fd = fd;
+	e->end_ms = s->end_ms;
 	e->events = *events;
 	e->arg = arg;
 	e->queue_tail = &e->queue;
-	e->poll.data = e;
+	e->poll.data = e->late.data = e;
 	if (prepare_start(e, s))
 		return e;
 	free(e);
@@ -437,7 +460,9 @@ enum status engine_proc_start(void *loop, const struct engine_start *s, const st
 		return ST_IO_ERROR;
 	}
 	e->pid = spawned_pid(e->process);
+	uv_timer_init(loop, &e->late);
 	uv_poll_init(loop, &e->poll, e->fd);
+	e->n_open = 2;
 	uv_poll_start(&e->poll, UV_READABLE, on_poll);
 	if (FAILPOINT_ERROR(gaccd_spawned))
 		engine_proc_kill(e, status_info(ST_NO_MEMORY)->text);

@@ -41,6 +41,7 @@ struct engine_start {
 	/* of several parts; else NULL and 0 */
 	const char *coll_address; /* the others reach the engine there */
 	int64_t stall_ns;
+	uint32_t end_ms; /* how long it has to end after engine_proc_close: then it is killed */
 	/* of a job on a device */
 	/* the engine has this process' environment, which tells where the driver is, and how it works */
 	bool on_device;
@@ -69,7 +70,9 @@ int64_t engine_proc_pid(const struct engine_proc *);
 bool engine_proc_tick(struct engine_proc *, uint32_t patience);
 /* SIGKILL; exited follows, with why. */
 void engine_proc_kill(struct engine_proc *, const char *why);
-/* Asks it to end (ENGINE_STOP, then the closed socket) and lets go: no event comes any more. NULL is fine. */
+/* Asks it to end (ENGINE_STOP, then the closed socket) and lets go: no event comes any more. One that hangs, in a
+ * device's driver above all, is killed after end_ms, as it would keep its memory and the loop for ever. NULL is fine.
+ */
 void engine_proc_close(struct engine_proc *);
 
 #endif

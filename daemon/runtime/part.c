@@ -3,7 +3,7 @@
  * (control/job.h) with its engine, its memory and the ports that edge gives it. Loop thread. */
 #include "base/array.h"
 #include "host/process.h"
-#include "runtime/part.h"
+#include "runtime/part_states.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -184,6 +184,7 @@ void part_free(struct part *p)
 	free(p->restore_path);
 	free(p->norms);
 	free(p->save);
+	part_states_free(p);
 	free(p->user);
 	free(p->rank);
 	specification_drop(p->text);

@@ -22,6 +22,7 @@
 
 struct engine_proc;
 struct part_restore;
+struct part_states;
 struct rpc_call;
 
 /* What a part asks of the rest of gaccd. `part` is the struct part: the first three are given to its state machine as
@@ -61,10 +62,11 @@ struct part_memory {
 	struct plan_segment *wanted;
 	bool *other_name; /* [n]: it is kept under stored_other_name */
 	int n;
-	bool device;	/* a device has used slots: one set more is counted in `bytes` */
-	uint64_t bytes; /* of all segments and mailboxes on the host; counted in node->host_bytes */
-	bool making;	/* the engine makes what is on a device */
-	int n_made;	/* of these segments, in their order */
+	bool device;	    /* a device has used slots: one set more is counted in `bytes` */
+	uint64_t bytes;	    /* of all segments and mailboxes on the host; counted in node->host_bytes */
+	uint64_t gpu_bytes; /* of those on a device whose size the plan tells */
+	bool making;	    /* the engine makes what is on a device */
+	int n_made;	    /* of these segments, in their order */
 	struct part_made made;
 	bool allocating; /* the pool works for it */
 	/* the service manager is getting the descriptors; nobody else has them yet */
@@ -78,9 +80,12 @@ struct part_engine {
 	struct engine_proc *proc; /* NULL: none runs */
 	uint32_t starts;	  /* ever */
 	struct restarts restarts;
-	/* of a job on a device: the processes of all engines before are known to be over; that is waited for */
+	/* of a job on a device: no engine before can write there any more; that is waited for */
 	bool others_are_over, awaits;
 	int64_t awaits_since_ns; /* 0: never */
+	/* the one that an earlier gaccd has noted; pid 0: it knew none */
+	int64_t earlier_pid;
+	uint64_t earlier_start_time;
 	/* why the present one has not taken its memory; "": it has, or has not said */
 	char refusal[192];
 };
@@ -162,6 +167,7 @@ struct part {
 	struct part_engine engine;
 	struct part_tensors tensors;
 	struct part_save *save;	     /* NULL: no checkpoint was wanted yet */
+	struct part_states *states;  /* NULL: no trainer has put or asked for a state (runtime/part_states.h) */
 	struct part_box *box;	     /* [ranks], by their indices in the part; NULL: nobody has asked */
 	uint32_t n_boxes;	     /* of them that have descriptors */
 	struct control_state record; /* as last read for job_ports.record; image NULL: never */
@@ -248,27 +254,46 @@ bool part_device_missing(const struct part *);
 void part_device_take(void *part, const int *fds, int n);
 void part_device_on_answer(struct part *, const struct engine_answer *); /* of ENGINE_ALLOCATE */
 void part_device_on_engine_lost(struct part *);
+/* The present one has the memory: it has seen that none before it writes there. */
+void part_device_on_engine_up(struct part *);
 /* An engine of an earlier gaccd may still be there: the next one is not started yet. Not for ever, and then START does
  * not say that the others are over. */
 bool part_device_waits(struct part *, struct now);
 /* The engine's process, which a later gaccd will find in the status segment; 0: it is not known, from before it gets
  * the memory until after, as gaccd may die meanwhile. */
 void part_device_note(struct part *, int64_t pid);
+#define PART_GPU_BYTES (STATUS_GPU_BYTES + 1)
+/* The whole name of the device that has the memory; "": it is not there yet. */
+void part_device_gpu(struct part *, char out[PART_GPU_BYTES]);
 
-/* ---- part_slots.c: slots to which the device of a dead process may still write ---- */
-/* May the session of this rank, by the job's number, have its slots? ST_NO_SLOT: they have been another session's, and
- * its device may write to them. Other memory is made meanwhile, and the caller asks again; `why` says so, or what is in
- * the way. */
-enum status part_slots_ready(struct part *, uint32_t rank, char *why, size_t n_why);
+/* ---- part_slot_notes.c: which session's device uses a slot ---- */
+/* They are the memory of a device: nothing here can read or write them. */
+bool part_slots_on_device(const struct part *);
+/* Which segment a slot is. */
+int part_slot_index(const struct part *, uint32_t slot);
+/* Has another session's device one of the slots from `first` on, which this rank's session has now? */
+bool part_slots_foreign(struct part *, uint32_t rank, uint32_t first, uint32_t n);
 /* The session's device will write to its slots, which are ready. ST_IO_ERROR. */
 enum status part_slots_device(struct part *, uint32_t rank);
 /* It does so no more. */
 void part_slots_quiet(struct part *, uint32_t rank);
 /* Segments were adopted: some of them may be such slots. */
 void part_slots_adopted(struct part *);
-/* Of two descriptors that an earlier life has kept of one slot: is it the second one that counts? */
-bool part_slots_second(int first, int second);
-void part_slots_on_answer(struct part *, const struct engine_answer *); /* of ENGINE_SLOTS */
+/* Of two descriptors that an earlier life has kept of segment i, a slot: is it the second one that counts? */
+bool part_slots_second(struct part *, int i, int first, int second);
+/* A slot has other memory, which no device uses. Before the old memory is given up. */
+void part_slots_exchanged(struct part *, uint32_t slot);
+/* How often a slot on a device has got other memory. */
+uint64_t part_slots_exchanges(struct part *, uint32_t slot);
+
+/* ---- part_slots.c: slots to which the device of a dead process may still write ---- */
+/* May the session of this rank, by the job's number, have its slots? ST_NO_SLOT: they have been another session's, and
+ * its device may write to them. Other memory is made meanwhile, and the caller asks again; `why` says so, or what is in
+ * the way. */
+enum status part_slots_ready(struct part *, uint32_t rank, char *why, size_t n_why);
+/* Descriptors that come before the answer to ENGINE_MAKE_SLOTS; false: it is not awaited, they stay the caller's. */
+bool part_slots_take_fds(struct part *, const int *fds, int n);
+void part_slots_on_answer(struct part *, const struct engine_answer *); /* of ENGINE_SLOTS, ENGINE_MAKE_SLOTS */
 void part_slots_on_engine_lost(struct part *);
 void part_slots_tick(struct part *);
 /* What is on its way is given up. */
@@ -323,6 +348,8 @@ void part_on_save(struct part *, const struct save *);
 /* The engine may be able to begin with one now, or never. */
 void part_saving_look(struct part *);
 void part_saving_on_answer(struct part *, const struct engine_answer *); /* of ENGINE_CHECKPOINT */
+/* What has become of it when the trainers' states are written, too: see part_states.h. */
+void part_saving_written(struct part *, uint64_t command, const struct part_saved *);
 void part_saving_on_engine_lost(struct part *);
 /* What a checkpoint of it takes on a disk, of a sharded job's part only its own files, and what the sum adds to that
  * inside a window; 0: it has no memory yet. */

@@ -5,6 +5,7 @@
  * gaccd never loads a driver. The first engine makes the memory (ENGINE_ALLOCATE), and what gaccd has of it are
  * descriptors, which it stores as those of the other segments and gives to each later engine. */
 #include "base/log.h"
+#include "engine/progress.h"
 #include "host/process.h"
 #include "runtime/engine_proc.h"
 #include "runtime/part.h"
@@ -38,6 +39,8 @@ bool part_device_missing(const struct part *p)
 void part_device_take(void *part, const int *fds, int n)
 {
 	struct part *p = part;
+	if (!p->mem.making && part_slots_take_fds(p, fds, n))
+		return;
 	for (int i = 0; i < n; i++)
 		if (p->mem.making && p->mem.n_made < (int)part_device_segments(p))
 			p->mem.segment[first_of(p) + p->mem.n_made++].fd = fds[i];
@@ -92,21 +95,29 @@ static struct status_progress *progress_of(struct part *p)
 	return status ? (struct status_progress *)(status + STATUS_PROGRESS_OFFSET) : NULL;
 }
 
-/* The one that was noted, as far as an earlier gaccd knew it. */
-static bool earlier_is_over(struct part *p)
+/* It is kept here, as the segment is about to be told of another one. */
+static void find_earlier(struct part *p)
 {
 	const struct status_progress *s = progress_of(p);
-	const int64_t pid = s ? atomic_load(&s->engine_pid) : 0;
-	return pid && process_is_over(pid, atomic_load(&s->engine_start_time));
+	p->engine.earlier_pid = s ? atomic_load(&s->engine_pid) : 0;
+	p->engine.earlier_start_time = s ? atomic_load(&s->engine_start_time) : 0;
 }
 
+static bool earlier_is_over(const struct part *p)
+{
+	return p->engine.earlier_pid && process_is_over(p->engine.earlier_pid, p->engine.earlier_start_time);
+}
+
+/* Asked again at each start: one that was not over in time may be over when its successor has failed. */
 bool part_device_waits(struct part *p, struct now now)
 {
 	if (!part_device_segments(p) || p->engine.others_are_over || part_device_missing(p))
 		return false;
-	p->engine.others_are_over = earlier_is_over(p);
-	if (!p->engine.awaits_since_ns)
+	if (!p->engine.awaits_since_ns) {
 		p->engine.awaits_since_ns = now.mono_ns;
+		find_earlier(p);
+	}
+	p->engine.others_are_over = earlier_is_over(p);
 	p->engine.awaits = !p->engine.others_are_over && now.mono_ns - p->engine.awaits_since_ns < AWAIT_NS;
 	return p->engine.awaits;
 }
@@ -120,4 +131,20 @@ void part_device_note(struct part *p, int64_t pid)
 	atomic_store(&s->engine_pid, 0);
 	atomic_store(&s->engine_start_time, known ? process_start_time(pid) : 0);
 	atomic_store(&s->engine_pid, known ? pid : 0);
+}
+
+void part_device_gpu(struct part *p, char out[PART_GPU_BYTES])
+{
+	*out = 0;
+	const struct status_progress *s = part_device_segments(p) && !part_device_missing(p) ? progress_of(p) : NULL;
+	if (s)
+		progress_gpu(s, out);
+}
+
+void part_device_on_engine_up(struct part *p)
+{
+	if (!part_device_segments(p) || p->engine.others_are_over)
+		return;
+	p->engine.others_are_over = true;
+	part_device_note(p, engine_proc_pid(p->engine.proc));
 }

@@ -56,6 +56,7 @@ static void on_hello(struct part *p, const struct engine_answer *a)
 		on_refusal(p, a);
 		return;
 	}
+	part_device_on_engine_up(p);
 	struct control_state state;
 	enum status st = part_read_control(p, &state);
 	if (st == ST_NO_MEMORY) {
@@ -100,7 +101,7 @@ static void on_answer(void *arg, const struct engine_answer *a, const void *tail
 		part_saving_on_answer(p, a);
 	if (a->op == ENGINE_COMMIT)
 		part_saving_look(p);
-	if (a->op == ENGINE_SLOTS)
+	if (a->op == ENGINE_SLOTS || a->op == ENGINE_MAKE_SLOTS)
 		part_slots_on_answer(p, a);
 }
 
@@ -178,6 +179,8 @@ static void on_exited(void *arg, const struct engine_exit *e)
 
 /* ---- its beginning ---- */
 
+#define END_MS 20000 /* less than systemd's TimeoutStopSec */
+
 /* fds: room for the plan's and those of all segments. */
 static struct engine_start start_of(struct part *p, int *fds)
 {
@@ -196,6 +199,7 @@ static struct engine_start start_of(struct part *p, int *fds)
 				  .incarnation = p->node->incarnation,
 				  .fds = fds,
 				  .n_fds = n + 1,
+				  .end_ms = END_MS,
 				  .log_level = p->node->conf->log.level,
 				  .log_format = p->node->conf->log.format,
 				  .kernels = strcmp(p->node->conf->engine.kernels, "auto")

@@ -5,6 +5,7 @@
 #include "control/queue.h"
 #include "control/spec_nodes.h"
 #include "engine/portions.h"
+#include "engine/touched.h"
 #include "proto/failpoint.h"
 #include "rpc/pool.h"
 #include "runtime/engine_proc.h"
@@ -73,8 +74,9 @@ static uint32_t stored_threads(const struct part *p)
 		    segment_peek(p->node->stored[i].fd, &h))
 			continue;
 		for (uint32_t t = 1; t <= PLAN_MAX_THREADS; t++)
-			if (control_page_bytes(p->spec->ranks, p->spec->max_micro_size, t,
-					       job_arena(p->job)->n_tensors) == h.bytes - h.data_offset)
+			if (touched_control_bytes(p->spec->ranks, p->spec->max_micro_size, t,
+						  job_arena(p->job)->n_tensors,
+						  p->spec->untouched == UNTOUCHED_SKIP) == h.bytes - h.data_offset)
 				return t;
 	}
 	return 0;
@@ -107,11 +109,12 @@ static enum status head_plan(struct part *p)
 	return ST_OK;
 }
 
-static uint64_t bytes_of(const struct plan_segment *wanted, int n)
+static uint64_t bytes_of(const struct plan_segment *wanted, int n, bool on_device)
 {
 	uint64_t sum = 0;
-	for (int i = 0; i < n && !wanted[i].on_device; i++)
-		sum += wanted[i].bytes + SEGMENT_DATA_OFFSET;
+	for (int i = 0; i < n; i++)
+		if (wanted[i].on_device == on_device && wanted[i].bytes)
+			sum += wanted[i].bytes + SEGMENT_DATA_OFFSET;
 	return sum;
 }
 
@@ -134,7 +137,7 @@ static void forget_memory(struct part *p)
 	p->mem.plan_fd = -1;
 	p->mem.n = 0;
 	p->node->host_bytes -= p->mem.bytes;
-	p->mem.bytes = 0;
+	p->mem.bytes = p->mem.gpu_bytes = 0;
 }
 
 void part_fail_beginning(struct part *p, const char *event, enum status st, const char *why)
@@ -161,7 +164,7 @@ static int adopt_one(struct part *p, int i)
 	memcpy(other, name, sizeof(other));
 	stored_other_name(other);
 	int first = stored_take(p->node, name), second = stored_take(p->node, other);
-	p->mem.other_name[i] = second >= 0 && (first < 0 || part_slots_second(first, second));
+	p->mem.other_name[i] = second >= 0 && (first < 0 || part_slots_second(p, i, first, second));
 	if (first >= 0 && second >= 0) {
 		fdstore_remove(p->node->fdstore, p->mem.other_name[i] ? name : other);
 		close(p->mem.other_name[i] ? first : second);
@@ -412,7 +415,7 @@ enum status part_need(const struct node *node, const struct job_spec *spec, cons
 	if (!wanted)
 		return ST_NO_MEMORY;
 	plan_segments(&plan, wanted, n_segments);
-	*out = bytes_of(wanted, n_segments) + part_mailboxes_need(spec, a->n_tensors);
+	*out = bytes_of(wanted, n_segments, false) + part_mailboxes_need(spec, a->n_tensors);
 	free(wanted);
 	return ST_OK;
 }
@@ -444,7 +447,9 @@ void part_allocate(struct part *p)
 		fail_allocation(p, st, status_info(st)->text);
 		return;
 	}
-	p->mem.bytes = bytes_of(p->mem.wanted, p->mem.n) + part_mailboxes_need(p->spec, job_arena(p->job)->n_tensors);
+	p->mem.gpu_bytes = bytes_of(p->mem.wanted, p->mem.n, true);
+	p->mem.bytes =
+		bytes_of(p->mem.wanted, p->mem.n, false) + part_mailboxes_need(p->spec, job_arena(p->job)->n_tensors);
 	p->node->host_bytes += p->mem.bytes;
 	FAILPOINT(gaccd_adopt_before);
 	int found = adopt(p);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The checkpoints of a part: connects control/part_save.h with the part's engine. For part_engine.c, and for the port
  * that takes the coordinator's wish. Loop thread. */
-#include "runtime/part.h"
+#include "runtime/part_states.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +16,10 @@ static bool on_begin(void *ctx, const struct save *w, uint64_t command)
 				    .inside_window = w->inside_window,
 				    .own_only = w->own_only,
 				    .n_present = (uint32_t)strlen(w->path) };
-	return part_engine_send(p, p->id, &c, w->path);
+	if (!part_states_ready(p) || !part_engine_send(p, p->id, &c, w->path))
+		return false;
+	part_states_begin(p, w->window);
+	return true;
 }
 
 static void on_tell(void *ctx, const struct part_saved *is)
@@ -45,8 +48,10 @@ void part_saving_look(struct part *p)
 	const struct part_save_view is = { .window = job_window(p->job),
 					   .can_save = job_can_checkpoint(p->job),
 					   .is_over = over };
-	if (p->save)
-		part_save_look(p->save, &is);
+	if (!p->save)
+		return;
+	part_states_look(p);
+	part_save_look(p->save, &is);
 }
 
 void part_on_save(struct part *p, const struct save *w)
@@ -79,14 +84,23 @@ void part_saving_on_answer(struct part *p, const struct engine_answer *a)
 	memcpy(is.file, a->file, sizeof(is.file));
 	if (!p->save)
 		return;
-	part_save_on_answer(p->save, a->id, &is);
+	if (p->save->state != PART_SAVE_WRITING || !part_states_take(p, a->id, &is, p->save->wanted.path))
+		part_save_on_answer(p->save, a->id, &is);
 	part_saving_look(p); /* another may wait */
+}
+
+void part_saving_written(struct part *p, uint64_t command, const struct part_saved *is)
+{
+	part_save_on_answer(p->save, command, is);
+	part_saving_look(p);
 }
 
 void part_saving_on_engine_lost(struct part *p)
 {
-	if (p->save)
-		part_save_on_engine_lost(p->save);
+	if (!p->save)
+		return;
+	part_save_on_engine_lost(p->save);
+	part_states_on_engine_lost(p);
 }
 
 /* ---- what it takes on a disk ---- */

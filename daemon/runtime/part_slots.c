@@ -1,10 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Slots to which the device of a dead process may still write: notes in them which session's device uses them, and
- * gives no other session this memory, but makes another in its place. For edge and part_engine.c. Loop thread; pages
- * are made in the pool.
- *
- * The note lies in the memory itself, so it is there as long as that is, whoever dies. docs/protocol.md has the table.
- */
+/* Slots to which the device of a dead process may still write (part_slot_notes.c): gives no other session this memory,
+ * but makes another in its place. For edge and part_engine.c. Loop thread; pages are made in the pool, memory on a
+ * device by the engine. docs/protocol.md has the table. */
 #include "base/log.h"
 #include "engine/portions.h"
 #include "host/device_holders.h"
@@ -24,7 +21,10 @@
 #define DEVICE_NODES "/dev/nvidia"
 
 enum stage {
-	FRESH_MADE,   /* the pool takes pages */
+	FRESH_ASKED, /* slots on a device: the engine makes them */
+	/* The pool works. Slots on the host: it takes their pages. Slots on a device, for which there was no memory:
+	   it looks for the processes that hold the device open */
+	FRESH_MADE,
 	FRESH_KEPT,   /* the service manager gets the descriptors */
 	FRESH_TOLD,   /* the engine gets them; when it has, they are the slots */
 	FRESH_REFUSED /* there was no memory */
@@ -50,85 +50,6 @@ struct fresh_slots {
 	enum status status;
 	char why[256], holders[96];
 };
-
-/* ---- the note ---- */
-
-static int index_of(const struct part *p, uint32_t slot)
-{
-	for (int i = 0; i < p->mem.n; i++)
-		if (p->mem.wanted[i].role == SEG_SLOT && p->mem.wanted[i].index == slot)
-			return i;
-	return -1;
-}
-
-static bool is_of(const struct segment_device *d, const struct part *p, uint32_t rank)
-{
-	return d->rank == rank && d->sgen == job_generation(p->job, rank);
-}
-
-/* Has another session's device one of the slots of this rank's session? */
-static bool is_foreign(struct part *p, uint32_t rank, uint32_t first, uint32_t n)
-{
-	for (uint32_t i = 0; i < n; i++) {
-		const struct segment *s = part_segment(p, SEG_SLOT, first + i);
-		if (!s || s->fd < 0)
-			continue;
-		const struct segment_device d = segment_read_device(s->fd);
-		if (d.used && !is_of(&d, p, rank))
-			return true;
-	}
-	return false;
-}
-
-/* From now on the part may have a set of slots twice. */
-static void count_set(struct part *p)
-{
-	const int i = index_of(p, 0);
-	if (p->mem.device || i < 0)
-		return;
-	p->mem.device = true;
-	const uint64_t bytes = (p->mem.wanted[i].bytes + SEGMENT_DATA_OFFSET) * p->spec->slots_per_rank;
-	p->mem.bytes += bytes;
-	p->node->host_bytes += bytes;
-}
-
-enum status part_slots_device(struct part *p, uint32_t rank)
-{
-	uint32_t n, first = job_session_slots(p->job, rank, &n);
-	const struct segment_device d = { job_generation(p->job, rank), rank, 1 };
-	enum status st = ST_OK;
-	count_set(p);
-	for (uint32_t i = 0; i < n && !st; i++)
-		st = segment_set_device(part_segment(p, SEG_SLOT, first + i)->fd, &d);
-	return st;
-}
-
-void part_slots_quiet(struct part *p, uint32_t rank)
-{
-	static const struct segment_device none;
-	uint32_t n, first = job_session_slots(p->job, rank, &n);
-	for (uint32_t i = 0; i < n; i++) {
-		const struct segment *s = part_segment(p, SEG_SLOT, first + i);
-		const struct segment_device d = s && s->fd >= 0 ? segment_read_device(s->fd) : none;
-		if (d.used && is_of(&d, p, rank))
-			segment_set_device(s->fd, &none);
-	}
-}
-
-void part_slots_adopted(struct part *p)
-{
-	for (int i = 0; i < p->mem.n; i++)
-		if (p->mem.wanted[i].role == SEG_SLOT && p->mem.segment[i].fd >= 0 &&
-		    segment_read_device(p->mem.segment[i].fd).used)
-			count_set(p);
-}
-
-/* The old memory, unless a session has got the new one already, whose device has then been noted there. */
-bool part_slots_second(int first, int second)
-{
-	const struct segment_device a = segment_read_device(first), b = segment_read_device(second);
-	return b.used && (!a.used || b.sgen > a.sgen);
-}
 
 /* ---- the end of what is on its way ---- */
 
@@ -180,14 +101,15 @@ static void tell(struct part *p)
 {
 	struct fresh_slots *f = p->fresh;
 	int fds[MOST];
-	struct engine_command c = { .op = ENGINE_SLOTS,
+	const bool asks = f->stage == FRESH_ASKED;
+	struct engine_command c = { .op = asks ? ENGINE_MAKE_SLOTS : ENGINE_SLOTS,
 				    .id = ++p->slot_commands,
 				    .rank = part_local(job_part(p->job), f->rank),
 				    .sgen = job_generation(p->job, f->rank),
 				    .slot = f->first };
 	for (int i = 0; i < f->n; i++)
 		fds[i] = f->segment[i].fd;
-	if (p->engine.proc && engine_proc_send(p->engine.proc, &c, NULL, fds, f->n))
+	if (p->engine.proc && engine_proc_send(p->engine.proc, &c, NULL, fds, asks ? 0 : f->n))
 		f->command = c.id;
 }
 
@@ -199,6 +121,7 @@ static void take(struct part *p)
 	for (int i = 0; i < f->n; i++) {
 		struct segment *s = &p->mem.segment[f->at[i]];
 		char name[FDSTORE_MAX_NAME];
+		part_slots_exchanged(p, f->first + (uint32_t)i);
 		part_kept_name(p, f->at[i], name);
 		fdstore_remove(p->node->fdstore, name);
 		p->mem.other_name[f->at[i]] = f->other_name[i];
@@ -218,13 +141,45 @@ static void take(struct part *p)
 	free(f);
 }
 
+static void keep(struct fresh_slots *f);
+static void refuse_made(struct fresh_slots *f, enum status st, const char *why);
+
+bool part_slots_take_fds(struct part *p, const int *fds, int n)
+{
+	struct fresh_slots *f = p->fresh;
+	if (!f || f->stage != FRESH_ASKED || f->command == 0 || n != f->n)
+		return false;
+	for (int i = 0; i < n; i++) {
+		segment_close(&f->segment[i]);
+		f->segment[i].fd = fds[i];
+	}
+	return true;
+}
+
+static void on_asked(struct part *p, const struct engine_answer *a)
+{
+	struct fresh_slots *f = p->fresh;
+	if (a->status == ST_NOT_READY)
+		return;
+	if (a->status == ST_SESSION_FENCED)
+		part_slots_drop(p);
+	else if (a->status)
+		refuse_made(f, (enum status)a->status, *a->text ? a->text : status_info((enum status)a->status)->text);
+	else if (f->segment[0].fd < 0)
+		refuse_made(f, ST_INTERNAL, "the engine has answered without them");
+	else
+		keep(f);
+}
+
 void part_slots_on_answer(struct part *p, const struct engine_answer *a)
 {
 	struct fresh_slots *f = p->fresh;
-	if (!f || f->stage != FRESH_TOLD || f->command != a->id)
+	if (!f || (f->stage != FRESH_TOLD && f->stage != FRESH_ASKED) || f->command != a->id)
 		return;
 	f->command = 0;
-	if (!a->status) {
+	if (f->stage == FRESH_ASKED) {
+		on_asked(p, a);
+	} else if (!a->status) {
 		take(p);
 	} else if (a->status == ST_SESSION_FENCED) {
 		part_slots_drop(p); /* the set is no session's, or another one's, which asks for itself */
@@ -243,7 +198,8 @@ void part_slots_on_engine_lost(struct part *p)
 
 void part_slots_tick(struct part *p)
 {
-	if (p->fresh && p->fresh->stage == FRESH_TOLD && !p->fresh->command)
+	struct fresh_slots *f = p->fresh;
+	if (f && (f->stage == FRESH_TOLD || f->stage == FRESH_ASKED) && !f->command)
 		tell(p);
 }
 
@@ -295,7 +251,8 @@ static void keep(struct fresh_slots *f)
 static void make_some(struct rpc_work *w)
 {
 	struct fresh_slots *f = (struct fresh_slots *)w;
-	f->status = portions_take(&f->portions, PORTION_BYTES, f->why, sizeof(f->why));
+	if (!f->status)
+		f->status = portions_take(&f->portions, PORTION_BYTES, f->why, sizeof(f->why));
 	for (int i = 0; i < f->n && !f->status && portions_done(&f->portions); i++)
 		f->status = segment_set_owner(&f->segment[i], f->p->uuid, f->why, sizeof(f->why));
 	if (f->status == ST_NO_MEMORY)
@@ -326,6 +283,20 @@ static void on_made(struct rpc_work *w)
 	}
 }
 
+/* The engine could not make them. The pool looks for the processes that hold the device open, as that takes long. */
+static void refuse_made(struct fresh_slots *f, enum status st, const char *why)
+{
+	snprintf(f->why, sizeof(f->why), "%s", why);
+	f->status = st;
+	if (st != ST_NO_MEMORY) {
+		refuse(f, st);
+		return;
+	}
+	f->stage = FRESH_MADE;
+	part_hold(f->p);
+	put(f);
+}
+
 static void put(struct fresh_slots *f)
 {
 	rpc_pool_put_kind(f->p->node->pool, RPC_POOL_ALLOCATE, &f->work, f->p->uid, make_some, on_made);
@@ -338,7 +309,7 @@ static bool begin(struct part *p, uint32_t rank, uint32_t first, uint32_t n)
 		return false;
 	*f = (struct fresh_slots){ .p = p, .node = p->node, .uid = p->uid, .rank = rank, .first = first, .n = (int)n };
 	for (int i = 0; i < f->n; i++) {
-		f->at[i] = index_of(p, first + (uint32_t)i);
+		f->at[i] = part_slot_index(p, first + (uint32_t)i);
 		f->other_name[i] = !p->mem.other_name[f->at[i]];
 		f->wanted[i] = p->mem.wanted[f->at[i]];
 		f->segment[i] = SEGMENT_NONE;
@@ -350,6 +321,12 @@ static bool begin(struct part *p, uint32_t rank, uint32_t first, uint32_t n)
 					 .generation = STORED_GENERATION,
 					 .fingerprint = p->mem.plan->fingerprint };
 	p->fresh = f;
+	if (part_slots_on_device(p)) {
+		f->stage = FRESH_ASKED;
+		tell(p);
+		return true;
+	}
+	f->stage = FRESH_MADE;
 	part_hold(p);
 	put(f);
 	return true;
@@ -366,7 +343,7 @@ enum status part_slots_ready(struct part *p, uint32_t rank, char *why, size_t n_
 	uint32_t n, first = job_session_slots(p->job, rank, &n);
 	const char *reason = "";
 	/* Whoever has the memory mapped can write any note; it would get new memory again and again. */
-	if (job_is_mapped(p->job, rank) || job_ended(p->job) || !is_foreign(p, rank, first, n))
+	if (job_is_mapped(p->job, rank) || job_ended(p->job) || !part_slots_foreign(p, rank, first, n))
 		return ST_OK;
 	struct fresh_slots *f = p->fresh;
 	if (f && f->stage == FRESH_REFUSED && node_now().mono_ns >= f->again_ns) {

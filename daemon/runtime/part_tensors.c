@@ -2,6 +2,7 @@
 /* The tensor set of a part, from the journal: small ones at a start on the loop thread, large ones in the pool when
  * gaccd serves already. */
 #include "base/log.h"
+#include "engine/touched.h"
 #include "gacc/v1/common.pb-c.h"
 #include "rpc/pool.h"
 #include "runtime/part.h"
@@ -188,7 +189,8 @@ static bool look_into(const struct part *p, int fd, uint64_t *out)
 	if (segment_peek(fd, &h))
 		return false;
 	while (threads <= PLAN_MAX_THREADS &&
-	       control_page_bytes(p->spec->ranks, p->spec->max_micro_size, threads, n) != h.bytes - h.data_offset)
+	       touched_control_bytes(p->spec->ranks, p->spec->max_micro_size, threads, n,
+				     p->spec->untouched == UNTOUCHED_SKIP) != h.bytes - h.data_offset)
 		threads++;
 	char *all = threads > PLAN_MAX_THREADS ? MAP_FAILED : mmap(NULL, h.bytes, PROT_READ, MAP_SHARED, fd, 0);
 	if (all == MAP_FAILED)

@@ -15,6 +15,7 @@ struct saved {
 	uint8_t request_id[16];
 	char *path, *message; /* "" until they are known */
 	uint64_t window, applied_step, carried, bytes;
+	uint64_t state_bytes; /* of the file with the trainers' own states; 0: there is none */
 	int64_t started_unix_ns, ended_unix_ns;
 };
 

@@ -45,6 +45,11 @@ bool disk_place_allowed(const char *state_dir, const char *allowed, uint32_t uid
 	return uid == geteuid() || uid == 0 || beneath_any(state_dir, allowed, resolved, true);
 }
 
+bool disk_may_read(uint32_t uid, uint32_t owner, const struct manifest *m)
+{
+	return uid == 0 || uid == geteuid() || owner == uid || (owner == geteuid() && m->uid == uid);
+}
+
 /* ---- in the pool ---- */
 
 /* Lets other users pass through state_dir to their own directories in it; gaccd's own files there have modes that
@@ -88,7 +93,7 @@ static void run_sweep(struct disk_work *w)
 	}
 	if (!w->status && *root)
 		let_others_through(w, root);
-	if (!w->status && !access(w->dir, F_OK))
+	if (!w->status)
 		w->status = checkpoint_sweep(w->dir, w->uuid, &w->last_id, w->why, sizeof(w->why));
 }
 

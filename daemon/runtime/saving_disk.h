@@ -51,5 +51,8 @@ void disk_free(struct disk_work *); /* of one that was not started; NULL is fine
  * of `allowed` (colon-separated). By the text alone, then by the place that it leads to (in the pool). */
 bool disk_text_allowed(const char *state_dir, const char *allowed, uint32_t uid, const char *path);
 bool disk_place_allowed(const char *state_dir, const char *allowed, uint32_t uid, const char *resolved);
+/* May this user read a checkpoint with files of this owner? Their own files, and those that gaccd has written for a job
+ * of theirs. */
+bool disk_may_read(uint32_t uid, uint32_t owner, const struct manifest *);
 
 #endif

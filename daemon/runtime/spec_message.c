@@ -34,6 +34,8 @@ SAME(SHARDING_FULL, SHARDING__SHARDING_FULL);
 SAME(SHARDING_HYBRID, SHARDING__SHARDING_HYBRID);
 SAME(DEVICE_HOST, DEVICE__DEVICE_HOST);
 SAME(DEVICE_CUDA, DEVICE__DEVICE_CUDA);
+SAME(SLOTS_ON_HOST, SLOTS_ON__SLOTS_ON_HOST);
+SAME(SLOTS_ON_DEVICE, SLOTS_ON__SLOTS_ON_DEVICE);
 SAME(LAUNCH_EXTERNAL, LAUNCH_MODE__LAUNCH_MODE_EXTERNAL);
 SAME(LAUNCH_CLIENT, LAUNCH_MODE__LAUNCH_MODE_CLIENT);
 SAME(LAUNCH_DAEMON, LAUNCH_MODE__LAUNCH_MODE_DAEMON);
@@ -41,6 +43,24 @@ SAME(LAUNCH_DAEMON, LAUNCH_MODE__LAUNCH_MODE_DAEMON);
 int64_t spec_ms(uint64_t ms)
 {
 	return ms > INT64_MAX / 1000000 ? INT64_MAX : (int64_t)(ms * 1000000);
+}
+
+/* The names in one block behind their pointers: there may be many of them. */
+static bool copy_names(const Gacc__V1__ParamGroup *g, struct spec_group *o)
+{
+	size_t bytes = g->n_tensors * sizeof(*o->tensor);
+	for (size_t i = 0; i < g->n_tensors; i++)
+		bytes += strlen(g->tensors[i]) + 1;
+	o->n_tensors = g->n_tensors < UINT32_MAX ? (uint32_t)g->n_tensors : UINT32_MAX;
+	o->tensor = malloc(bytes + 1);
+	if (!o->tensor)
+		return false;
+	char *at = (char *)(o->tensor + g->n_tensors);
+	for (size_t i = 0; i < g->n_tensors; i++) {
+		o->tensor[i] = at;
+		at = stpcpy(at, g->tensors[i]) + 1;
+	}
+	return true;
 }
 
 static bool copy_groups(const Gacc__V1__JobSpec *pb, struct job_spec *s)
@@ -58,7 +78,9 @@ static bool copy_groups(const Gacc__V1__JobSpec *pb, struct job_spec *s)
 						  .weight_decay = g->weight_decay,
 						  .frozen = g->frozen };
 		o->override_weight_decay = g->override_weight_decay;
-		s->n_groups++;
+		s->n_groups++; /* from here on job_spec_fini frees it */
+		if (!copy_names(g, o))
+			return false;
 	}
 	return true;
 }
@@ -145,6 +167,7 @@ static void copy_launch(const Gacc__V1__JobSpec *pb, struct job_spec *s)
 	s->launch.n_command = (uint32_t)l->n_command;
 	s->launch.max_restarts = l->max_restarts;
 	s->launch.grace_ns = spec_ms(l->grace_ms);
+	s->launch.no_torch_env = l->no_torch_env;
 	s->launch.dirs_absolute &= absolute_or_empty(l->working_dir);
 	s->launch.bytes += strlen(l->working_dir) + 1;
 	for (size_t i = 0; i < l->n_command; i++)
@@ -187,7 +210,9 @@ static void copy_scalars(const Gacc__V1__JobSpec *pb, struct job_spec *s)
 	s->grad_of = (enum grad_of)pb->grad_of;
 	s->uneven = (enum uneven)pb->uneven;
 	s->accumulate = (enum accumulate)pb->accumulate;
+	s->untouched = (enum untouched)pb->untouched;
 	s->device = (enum spec_device)pb->device;
+	s->slots_on = (enum slots_on)pb->slots_on;
 	s->accumulate_dtype = (enum dtype)pb->accumulate_dtype;
 	s->gradient_dtype = (enum dtype)pb->gradient_dtype;
 	s->master_f32 = pb->master != GACC__V1__MASTER__MASTER_NONE;
@@ -244,6 +269,8 @@ static enum status check_message(const Gacc__V1__JobSpec *pb, const char **field
 	if (strlen(pb->nodes) > SPEC_MAX_NODES_BYTES)
 		return REFUSE("nodes", "nodes has %zu bytes, at most %d are allowed", strlen(pb->nodes),
 			      SPEC_MAX_NODES_BYTES);
+	if (strlen(pb->gpu) >= SPEC_GPU_BYTES)
+		return REFUSE("gpu", "gpu has %zu bytes, at most %d are allowed", strlen(pb->gpu), SPEC_GPU_BYTES - 1);
 	if (pb->n_labels > MAX_LABELS)
 		return REFUSE("labels", "%zu labels, at most %d are allowed", pb->n_labels, MAX_LABELS);
 	return ST_OK;
@@ -257,6 +284,7 @@ enum status spec_from_message(const Gacc__V1__JobSpec *pb, struct job_spec *out,
 	if (st)
 		return st;
 	strcpy(s.name, pb->name);
+	strcpy(s.gpu, pb->gpu);
 	copy_scalars(pb, &s);
 	copy_optimizer(pb, &s);
 	copy_launch(pb, &s);

@@ -10,12 +10,11 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#define ON_DEVICE ".d" /* a name's end */
+#define ON_DEVICE ".d" /* in a name, and nothing else there begins so */
 
 static bool is_on_device(const struct fdstore_fd *s)
 {
-	const size_t n = strlen(s->name), end = strlen(ON_DEVICE);
-	return n > end && !strcmp(s->name + n - end, ON_DEVICE);
+	return strstr(s->name, ON_DEVICE) != NULL;
 }
 
 void stored_name(uint64_t job, uint32_t part, uint32_t n_parts, const struct plan_segment *w,

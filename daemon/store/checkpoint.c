@@ -48,13 +48,13 @@ static int create_file(int dir_fd, const char *name)
 	return fd;
 }
 
-enum status checkpoint_create(int dir_fd, enum checkpoint_part part, struct checkpoint_writer **out, char *why,
-			      size_t n_why)
+enum status checkpoint_create_named(int dir_fd, const char *name, struct checkpoint_writer **out, char *why,
+				    size_t n_why)
 {
 	struct checkpoint_writer *w = calloc(1, sizeof(*w));
 	if (!w)
 		return ST_NO_MEMORY;
-	w->name = checkpoint_part_name(part);
+	w->name = name;
 	w->sum = sha256_new();
 	w->fd = w->sum ? create_file(dir_fd, w->name) : -1;
 	if (w->fd < 0 || !passes(FAILPOINT_ERROR(engine_save_opened))) {
@@ -64,6 +64,12 @@ enum status checkpoint_create(int dir_fd, enum checkpoint_part part, struct chec
 	}
 	*out = w;
 	return ST_OK;
+}
+
+enum status checkpoint_create(int dir_fd, enum checkpoint_part part, struct checkpoint_writer **out, char *why,
+			      size_t n_why)
+{
+	return checkpoint_create_named(dir_fd, checkpoint_part_name(part), out, why, n_why);
 }
 
 enum status checkpoint_reserve(struct checkpoint_writer *w, uint64_t bytes, char *why, size_t n_why)
@@ -416,15 +422,17 @@ enum status checkpoint_remove(const char *path, char *why, size_t n_why)
 	bool ok = fd >= 0 ? passes(FAILPOINT_ERROR(gaccd_save_delete_before)) && unlink_one(fd, MANIFEST) &&
 				    fsync(fd) == 0 && passes(FAILPOINT_ERROR(gaccd_save_delete_files)) &&
 				    unlink_one(fd, MANIFEST_PARTIAL)
-			  :
-			  /* deleted by a process that was killed before it had synced that */
-			  errno == ENOENT && fsync(parent) == 0;
+			  : false; /* if it is not there, whoever deleted it may have been killed before syncing that */
 	for (int i = 0; ok && fd >= 0 && i < CHECKPOINT_PARTS; i++)
 		ok = unlink_one(fd, checkpoint_part_name((enum checkpoint_part)i));
+	if (ok && fd >= 0)
+		ok = unlink_one(fd, CHECKPOINT_STATES_NAME);
 	if (ok && fd >= 0)
 		ok = unlink_of_parts(fd);
 	if (ok && fd >= 0)
 		ok = (unlinkat(parent, name, AT_REMOVEDIR) == 0 && fsync(parent) == 0) || errno == ENOTEMPTY;
+	if (!ok && errno == ENOENT) /* its user deletes it, too */
+		ok = fsync(parent) == 0;
 	if (!ok)
 		st = checkpoint_failed("deleting", path, errno, why, n_why);
 	if (fd >= 0)
@@ -444,13 +452,19 @@ static bool is_remnant(const char *path, const char *dir, const uint8_t uuid[16]
 	return !strcmp(path, name) && !checkpoint_exists(path);
 }
 
+/* Its user has deleted it meanwhile. */
+static bool is_gone(const char *dir)
+{
+	return access(dir, F_OK) < 0 && errno == ENOENT;
+}
+
 enum status checkpoint_sweep(const char *dir, const uint8_t uuid[16], uint64_t *out_last_id, char *why, size_t n_why)
 {
 	char mine[CHECKPOINT_MAX_PATH], path[CHECKPOINT_MAX_PATH + 256];
 	int fd;
 	enum status st = checkpoint_open_dir(dir, false, &fd, why, n_why);
 	if (st)
-		return st;
+		return is_gone(dir) ? ST_OK : st;
 	DIR *d = fdopendir(fd);
 	if (!d) {
 		close(fd);
@@ -468,5 +482,5 @@ enum status checkpoint_sweep(const char *dir, const uint8_t uuid[16], uint64_t *
 			st = checkpoint_remove(path, why, n_why);
 	}
 	closedir(d);
-	return st;
+	return st && is_gone(dir) ? ST_OK : st;
 }

@@ -45,6 +45,9 @@ struct checkpoint_writer;
 /* New file in an open directory, which is borrowed. */
 enum status checkpoint_create(int dir_fd, enum checkpoint_part, struct checkpoint_writer **out, char *why,
 			      size_t n_why);
+/* The same for a file with another name, which is borrowed until the writer is gone. */
+enum status checkpoint_create_named(int dir_fd, const char *name, struct checkpoint_writer **out, char *why,
+				    size_t n_why);
 /* Reserves the space, so that a full disk shows before the work. Does nothing where the file system cannot. */
 enum status checkpoint_reserve(struct checkpoint_writer *, uint64_t bytes, char *why, size_t n_why);
 enum status checkpoint_write(struct checkpoint_writer *, const void *, size_t n, char *why, size_t n_why);
@@ -89,7 +92,7 @@ bool checkpoint_exists(const char *path);
  * when it returns ST_OK. */
 enum status checkpoint_remove(const char *path, char *why, size_t n_why);
 /* Deletes what writers of this job, or a deletion that was cut short, have left in `dir`, and finds the highest id of
- * the checkpoints there. */
+ * the checkpoints there. A directory that is not there, or that its user deletes meanwhile, is fine. */
 enum status checkpoint_sweep(const char *dir, const uint8_t uuid[16], uint64_t *out_last_id, char *why, size_t n_why);
 
 #endif

@@ -20,9 +20,16 @@
 /* of micro-batches per job: the oldest windows lose theirs */
 #define HISTORY_MICRO_BYTES (64u << 20)
 
+/* Of the thinned series of a whole job: at most so many windows, the first among them, evenly spaced but for that. When
+ * there would be more, every other one goes. */
+#define HISTORY_WHOLE 512
+
+#define HISTORY_SCALAR_NAME 64 /* bytes, with the NUL */
+#define HISTORY_SCALARS 128    /* of a window: the others are not written */
+
 struct history;
 
-/* What is older goes, in batches: there may be an eighth more for a while. */
+/* What is older goes, in batches, but for the thinned series: there may be an eighth more for a while. */
 struct history_limits {
 	uint64_t windows; /* per job */
 	uint64_t events;  /* per job, and of the node */
@@ -39,14 +46,24 @@ struct history_micro {
 	uint64_t data_key;
 };
 
+/* A value that a rank has logged. Of one name and window the lowest rank's is kept, and of that the last. */
+struct history_scalar {
+	uint64_t job, window;
+	double value; /* any */
+	uint32_t rank;
+	char name[HISTORY_SCALAR_NAME];
+};
+
 struct history_window {
 	uint64_t job, window;
 	int64_t unix_ns;
 	const void *result; /* the caller's; not empty */
 	size_t n_result;
 	const struct history_micro *micro;
-	uint64_t n_micros; /* 0: not known */
-	bool if_missing;   /* does not replace what is there of this window */
+	uint64_t n_micros;		     /* 0: not known */
+	const struct history_scalar *scalar; /* when it is read; by name */
+	size_t n_scalars;
+	bool if_missing; /* does not replace what is there of this window */
 };
 
 struct history_event {
@@ -68,11 +85,19 @@ void history_close(struct history *);
 enum status history_write(struct history *, const struct history_window *, size_t n_windows,
 			  const struct history_event *, size_t n_events);
 
+/* The same for scalars, also of windows that are not there yet; they go with their windows. */
+enum status history_write_scalars(struct history *, const struct history_scalar *, size_t n);
+
 /* Calls `fn` for the windows of a job below `before` (0: all), newest first, at most `limit`; stops at the first status
  * other than ST_OK and returns it. Pointers live until `fn` returns, which must not call the history. Without `micros`,
  * n_micros is 0. */
 enum status history_each_window(struct history *, uint64_t job, uint64_t before, uint64_t limit, bool micros,
 				enum status (*fn)(void *arg, const struct history_window *), void *arg);
+
+/* The same for the thinned series and the newest window. Windows of the series have lost their micro-batches, unless
+ * they are among the newest. */
+enum status history_each_of_whole(struct history *, uint64_t job, uint64_t before, uint64_t limit,
+				  enum status (*fn)(void *arg, const struct history_window *), void *arg);
 
 /* Nothing of this job is kept any more. ST_STORE_FAILED: it is still there; history_forget_others of a later start
  * takes it. */

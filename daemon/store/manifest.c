@@ -109,8 +109,8 @@ static json_t *of_carry(const struct manifest_carry *c)
 			 "lr", of_real(c->lr), "lr_rank", of_whole(c->lr_rank));
 }
 
-/* What each of several parts has of the open window, and in how many shares the optimizer state is: nothing of a job
- * that has neither. */
+/* What each of several parts has of the open window, in how many shares the optimizer state is, and how many trainers
+ * have a state of their own: nothing of a job that has none of it. */
 static int put_parts(json_t *root, const struct manifest *m)
 {
 	json_t *list = m->n_parts ? json_array() : NULL;
@@ -118,7 +118,9 @@ static int put_parts(json_t *root, const struct manifest *m)
 	for (uint32_t i = 0; list && i < m->n_parts; i++)
 		failures |= json_array_append_new(list, of_carry(&m->part[i].carry));
 	failures = m->n_parts ? json_object_set_new(root, "parts", whole_or_none(list, failures)) : 0;
-	return m->n_shares ? failures | json_object_set_new(root, "shares", of_whole(m->n_shares)) : failures;
+	if (m->n_shares)
+		failures |= json_object_set_new(root, "shares", of_whole(m->n_shares));
+	return m->n_states ? failures | json_object_set_new(root, "states", of_whole(m->n_states)) : failures;
 }
 
 /* Into a buffer of its own size: json_dumps, when its own cannot grow, leaves a key out and says nothing. */
@@ -143,7 +145,8 @@ enum status manifest_encode(const struct manifest *m, char **out, size_t *out_n)
 	json_t *root = json_pack(
 		"{s:s, s:i, s:s, s:o, s:o, s:o, s:o, s:o, s:b, s:o, s:o, s:s, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o}",
 		"format", FORMAT, "version",
-		m->n_shares    ? 4
+		m->n_states    ? 5
+		: m->n_shares  ? 4
 		: m->n_parts   ? 3
 		: m->n_updates ? 2
 			       : 1,
@@ -325,7 +328,7 @@ static bool files(const json_t *v, struct manifest *m)
 	if (!json_is_array(v))
 		return false;
 	json_array_foreach(v, i, item) if (!file(item, m)) return false;
-	return m->file[CHECKPOINT_MODEL].bytes && has_state(m) && has_window(m);
+	return m->file[CHECKPOINT_MODEL].bytes && has_state(m) && has_window(m) && !m->states.bytes == !m->n_states;
 }
 
 /* Each of these says which key is missing or wrong; NULL: all are good. */
@@ -371,6 +374,12 @@ static bool shares(const json_t *v, struct manifest *m)
 	       (!m->n_parts || m->n_parts == m->n_shares);
 }
 
+/* Only where trainers have given any; `ranks` has been read. */
+static bool states(const json_t *v, struct manifest *m)
+{
+	return !v || (whole32(v, &m->n_states) && m->n_states && m->n_states <= m->ranks);
+}
+
 static const char *wrong_key(json_t *o, struct decoded *d)
 {
 	struct manifest *m = &d->m;
@@ -395,6 +404,7 @@ static const char *wrong_key(json_t *o, struct decoded *d)
 		return key;
 	NEED(parts, o, "parts", m);
 	NEED(shares, o, "shares", m);
+	NEED(states, o, "states", m);
 	NEED(last, o, "last", m);
 	NEED(updates, o, "updates", m);
 	NEED(spec, o, "spec", d);

@@ -15,8 +15,8 @@
 #include <stdint.h>
 
 /* A manifest has the lowest version whose readers understand it: 2 has updates, 3 an open window of several parts, 4
- * the optimizer state in shares. */
-#define MANIFEST_VERSION 4
+ * the optimizer state in shares, 5 the trainers' own states. */
+#define MANIFEST_VERSION 5
 #define MANIFEST_MAX_BYTES (UINT64_C(256) << 20) /* a million tensors with names of 150 bytes */
 #define MANIFEST_MAX_VALUES 64
 #define MANIFEST_MAX_UPDATES 65
@@ -31,6 +31,8 @@ enum checkpoint_part {
 	CHECKPOINT_PARTS
 };
 const char *checkpoint_part_name(enum checkpoint_part); /* "model.safetensors" */
+
+#define CHECKPOINT_STATES_NAME "states.safetensors" /* store/checkpoint_states.h */
 
 #define CHECKPOINT_FILE_NAME 48
 /* The same, but for the files that each of several parts has of its own: "carry-00001-of-00004.safetensors" is part
@@ -104,6 +106,8 @@ struct manifest {
 	const void *spec; /* packed gacc.v1.JobSpec, with the tensor set */
 	size_t n_spec;
 	struct checkpoint_file file[CHECKPOINT_PARTS];
+	struct checkpoint_file states; /* the trainers' own */
+	uint32_t n_states;	       /* ranks that have one in it; 0: there is no such file */
 };
 
 /* How many parts have files of their own in it: 0 or at least 2. */

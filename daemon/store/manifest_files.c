@@ -48,8 +48,12 @@ const struct checkpoint_file *manifest_file(const struct manifest *m, uint32_t i
 	}
 	const uint32_t part = (i - CHECKPOINT_PARTS) / by_part;
 	const uint32_t p = CHECKPOINT_OPTIMIZER + (i - CHECKPOINT_PARTS) % by_part;
-	if (part >= n_parts)
+	if (part >= n_parts && i > CHECKPOINT_PARTS + n_parts * by_part)
 		return NULL;
+	if (part >= n_parts) {
+		snprintf(name, CHECKPOINT_FILE_NAME, "%s", CHECKPOINT_STATES_NAME);
+		return &m->states;
+	}
 	checkpoint_file_name(name, (enum checkpoint_part)p, part, n_parts);
 	return &m->part[part].file[p];
 }

@@ -263,6 +263,27 @@ GACC_API gacc_status gacc_flush(gacc_job *);
 /* Outcome of this window, once this rank has given or flushed all that it owes. Opens the next one. The time is also
  * that of its asynchronous pushes, which wait for other ranks; after GACC_ETIMEOUT call it again. */
 GACC_API gacc_status gacc_wait(gacc_job *, int timeout_ms, gacc_step *out);
+typedef struct gacc_value {
+	const char *name; /* 1 to 63 bytes of printable UTF-8 */
+	double value;	  /* may be NaN or infinite */
+} gacc_value;
+/* Keeps values under names in the job's history, which `gaccctl history` and `top` show: n of them, 64 at most, which
+ * is also how many names a job may have. They belong to a window: the open one, or one of the 8 before it. Of one name
+ * and window the value of the lowest rank counts, and of that rank the last. One request to gaccd, which answers before
+ * it writes: log once for a window. GACC_ETIMEOUT after 5 s without gaccd: go on, the values are lost. GACC_EINVAL: a
+ * name or the window; there are 64 other names. */
+GACC_API gacc_status gacc_log(gacc_job *, uint64_t window, const gacc_value *, size_t n);
+/* What this trainer has besides the parameters (random numbers, data position, statistics), as it is before its first
+ * push of the open window: a checkpoint of that window holds it, and gacc_get_state gives it to this rank when it is
+ * started again, here or in a job that begins with the checkpoint. At most 4 MiB, and 64 MiB of all ranks together
+ * (GACC_ENOMEM: the state before it stays). 0 bytes: there is none any more. Jobs of one part, without optimizer client
+ * (else GACC_EINVAL). GACC_EINVAL: something of the window has been pushed. After the last window, too. */
+GACC_API gacc_status gacc_put_state(gacc_job *, const void *data, size_t bytes);
+/* The newest state that this rank has put, or else that of the checkpoint that the job began with: *bytes of it, put
+ * for *window (may be NULL), which may be an older one than the open window. *bytes 0: there is none. Written to `to`
+ * only where there is room for all of it; ask for the size with room 0. GACC_EINVAL: the checkpoint has the states of
+ * another number of ranks. */
+GACC_API gacc_status gacc_get_state(gacc_job *, void *to, size_t room, size_t *bytes, uint64_t *window);
 /* Optimizer client: the reduced gradients of this window are no longer read. */
 GACC_API gacc_status gacc_done(gacc_job *, uint64_t window);
 

@@ -135,6 +135,14 @@ typedef struct gacc_part_info {
 	uint64_t communicator; /* that the engine has joined; 0: none */
 } gacc_part_info;
 
+/* What a rank has logged under a name. */
+typedef struct gacc_scalar {
+	const char *name;
+	double value;
+	uint32_t rank;
+	uint64_t window;
+} gacc_scalar;
+
 typedef struct gacc_job_info {
 	uint64_t id;
 	const char *uuid, *name;
@@ -178,6 +186,10 @@ typedef struct gacc_job_info {
 	size_t n_part;
 	const char *const *node; /* n_node of them: where its parts are; 0: not known, or gaccd is older than this */
 	size_t n_node;
+	const char *gpu;	   /* that has its memory, "GPU-" and its UUID; "": none, or it is not there yet */
+	uint64_t gpu_bytes;	   /* of that GPU's memory */
+	const gacc_scalar *scalar; /* n_scalar: the newest of each name that its ranks have logged */
+	size_t n_scalar;
 } gacc_job_info;
 
 typedef struct gacc_jobs {
@@ -260,6 +272,8 @@ typedef struct gacc_window_info {
 	const char *json;
 	const char *last_node; /* where last_rank is, and each short_rank; "" as above */
 	const char *const *short_node;
+	const gacc_scalar *scalar; /* n_scalar, by name */
+	size_t n_scalar;
 } gacc_window_info;
 
 typedef struct gacc_history {
@@ -270,6 +284,8 @@ typedef struct gacc_history {
 /* Windows that have closed, newest first: at most `limit` (0: 20), only those before `before_window` (0: all). */
 GACC_API gacc_status gacc_job_history(gacc_client *, const char *job, uint64_t before_window, uint32_t limit,
 				      int micros, gacc_history **out);
+/* Of the whole job: its first window, its newest, and at most 512 in between, evenly spaced, without micro-batches. */
+GACC_API gacc_status gacc_job_history_whole(gacc_client *, const char *job, gacc_history **out);
 GACC_API void gacc_history_free(gacc_history *);
 
 typedef struct gacc_events {
@@ -311,6 +327,7 @@ typedef struct gacc_checkpoint_info {
 	int64_t started_unix_nanos, ended_unix_nanos;
 	const char *message; /* why it failed */
 	const char *json;
+	uint64_t state_bytes; /* of the file with the trainers' own states; 0: it has none */
 } gacc_checkpoint_info;
 
 typedef struct gacc_checkpoints {

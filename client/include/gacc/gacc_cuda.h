@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gacc for trainers whose gradients are on an NVIDIA GPU, while the daemon adds and updates in host memory.
+/* gacc for trainers whose gradients are on an NVIDIA GPU. The daemon adds and updates in host memory, or, with device:
+ * cuda, on a GPU of the node.
  *
  *     gacc_attach, gacc_register, gacc_ready                 as in gacc.h; slots_per_rank: 2
  *     cuDevicePrimaryCtxRetain, cuCtxSetCurrent              or whatever makes a context current: cudaSetDevice, torch
@@ -13,6 +14,12 @@
  *             gacc_wait(job, -1, &step);                     the step: by then the stream has filled the slot
  *     }
  *     gacc_detach(job, 1);                                   unpins
+ *
+ * Slots on the device. A job with slots_on: device has slots and parameters in the memory of its GPU, which
+ * gacc_cuda_register imports. gacc_grad_buffer and gacc_params then give addresses on the device, to be used by kernels
+ * and copies alone: the gradients may be written straight to the slot, and no copy crosses the bus. gacc_cuda_register
+ * comes before gacc_put_params, gacc_params and gacc_grad_buffer, which otherwise fail with DEVICE_MISMATCH, and the
+ * context is one of that GPU. The parameters are mapped read-only: a kernel that writes them ends the context.
  *
  * Driver. libcuda.so.1 is loaded by gacc_cuda_register; neither building nor starting needs a toolkit, a driver or a
  * GPU. Drivers for CUDA 12.0 (R525) and later will do. GACC_ENOSYS: there is none here, or it is older.
@@ -28,10 +35,11 @@
  * the new parameters are enqueued after gacc_wait has returned. PyTorch's backward() joins its streams with the current
  * one; copy streams of your own are not joined.
  *
- * Memory. Pages stay pinned until gacc_detach. After an outage the daemon may offer other memory; the library then
- * waits until the context has nothing to do, unpins, exchanges the memory beneath the same addresses, and pins again.
- * If that fails, the job handle is of no more use: all calls fail and say why, only gacc_detach remains, and the
- * process may attach anew. It never goes on with memory that is not pinned, where copies would silently be synchronous.
+ * Memory. Pages stay pinned, or imported, until gacc_detach. After an outage the daemon may offer other memory; the
+ * library then waits until the context has nothing to do, unpins, exchanges the memory beneath the same addresses, and
+ * pins again; slots on the device are exchanged in the same way, with what is in them. If that fails, the job handle is
+ * of no more use: all calls fail and say why, only gacc_detach remains, and the process may attach anew. It never goes
+ * on with memory that is not pinned, where copies would silently be synchronous.
  *
  * Failures of the driver are GACC_EINTERNAL (GACC_ENOMEM for memory), with the driver's name in gacc_last_error. One
  * that stays, such as an illegal address, ends the context; gacc_detach works then, too.
@@ -59,12 +67,15 @@ typedef struct gacc_cuda_opts {
 	size_t chunk_bytes; /* of one registration, a multiple of 4096; 0: 4 GiB */
 } gacc_cuda_opts;
 
+/* 1: the job's slots and parameters are in the memory of a GPU (slots_on: device). After gacc_attach. */
+GACC_API int gacc_cuda_is_on_device(const gacc_job *);
 /* Pins slots and parameters (cuMemHostRegister, so that all contexts and the device can use them). After
  * gacc_register, once. opts NULL: the current context. Takes ready words 1 and 2 for itself. Where the device cannot
  * register read-only memory, the parameters stay unpinned and gacc_cuda_copy_params goes through 64 MiB of pinned
  * memory. GACC_ENOSYS: no driver. GACC_EINVAL: no context, or the job has one slot for each rank (slots_per_rank: 2
  * lets the device fill one while the other is added). GACC_ENOMEM. After a failure nothing is pinned, and it may be
- * called again. */
+ * called again. With slots on the device it imports them instead, and `no_params` and `chunk_bytes` mean nothing;
+ * GACC_EINVAL: DEVICE_MISMATCH, another GPU than the context's has them, and gacc_last_error names both. */
 GACC_API gacc_status gacc_cuda_register(gacc_job *, const gacc_cuda_opts *opts);
 
 /* Where the device sees this address, which lies in a slot or in pinned parameters; out_bytes (may be NULL): how many
@@ -80,6 +91,10 @@ GACC_API gacc_status gacc_cuda_copy_gradient(gacc_job *, gacc_cuda_stream stream
  * itself and waits for the stream in between, and a stream that is being captured is refused. */
 GACC_API gacc_status gacc_cuda_copy_params(gacc_job *, gacc_cuda_stream stream, gacc_cuda_memory to, size_t offset,
 					   size_t bytes);
+
+/* Copies the parameters' bytes from `offset` on to memory of the host, and waits for that: to test or save them there.
+ * When gacc_params may be called. */
+GACC_API gacc_status gacc_cuda_read_params(gacc_job *, void *to, size_t offset, size_t bytes);
 
 /* gacc_push of a slot that is full when all that is in `stream` now has run. The stream does not wait for anything, nor
  * does this call with opts->async. opts: as of gacc_push, without a ready word; ready_timeout_ms counts. After
