@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The way between a model and the daemon's memory: hooks copy each gradient into the slot as backward produces it, and fetch() copies the new
+parameters back.
+
+Gradients are no views of the slot, because zero_grad() would drop them, and parameters are no views of the daemon's, because a graph from before a
+step would give wrong gradients without an error.
+"""
+from __future__ import annotations
+
+import sys
+import warnings
+import weakref
+from typing import Any, Callable, Optional, Sequence
+
+import numpy as np
+import torch
+from torch.autograd import Variable, graph
+
+from ..device import DeviceArray
+from ..errors import GaccError
+
+DTYPES = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
+_BACKWARD = getattr(getattr(graph, "_engine_run_backward", None), "__code__", None)  # of every call of the autograd engine
+_FUNCTION = getattr(torch.autograd.function.BackwardCFunction.apply, "__code__", None)  # of every backward of an autograd.Function in Python
+
+
+def without_dynamo(function: Any) -> Any:
+    """torch.compile leaves this function as it is, as it does with torch's own optimizers."""
+    disable = getattr(torch, "_disable_dynamo", None)
+    return disable(function) if disable else function
+
+
+def tensor_of(array: Any, dtype: torch.dtype) -> torch.Tensor:
+    """The same memory as a tensor; numpy has bf16 as its bits. Memory of a device is one of its current context's."""
+    if isinstance(array, DeviceArray):
+        signed = array.view(np.int16) if array.dtype == np.uint16 else array  # torch takes no uint16 from there
+        t = torch.as_tensor(signed, device="cuda")
+        return t.view(dtype) if t.dtype != dtype else t
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the parameters are not writable, and nobody here writes to them
+        t = torch.from_numpy(array)
+    return t.view(dtype) if t.dtype != dtype else t
+
+
+def is_nested() -> bool:
+    """Inside a backward that another backward's function runs, as reentrant checkpointing does. The outer one is on this thread's stack, or, where it
+    belongs to a thread of the engine (for devices), only that function is."""
+    depth, frame = 0, sys._getframe(1)
+    while frame:
+        if frame.f_code is _BACKWARD:
+            depth += 1
+        elif frame.f_code is _FUNCTION:
+            return True
+        frame = frame.f_back  # type: ignore[assignment]
+    return depth > 1
+
+
+def _hook(of: "weakref.ref[Gradients]", i: int) -> Any:
+    @without_dynamo
+    def take(p: torch.Tensor) -> None:
+        gradients = of()
+        if gradients is not None:
+            gradients.take(i, p)
+    return take
+
+
+class Gradients:
+    """The parameters of one rank: what backward has left in the slot, and what the daemon has. Hooks refer to it weakly.
+
+    touched    indices of the parameters that have a gradient in the slot
+    backwards  since the last clear(); one inside another is not counted
+    scale      multiplies every gradient as it is copied
+    on_end     called at the end of each outermost backward that reached a parameter, if it is not None
+    """
+
+    def __init__(self, session: Any, names: Sequence[str], params: Sequence[torch.Tensor]):
+        self.session, self.names, self.params = session, list(names), list(params)
+        self.dtypes = [p.dtype for p in params]
+        self.touched: set[int] = set()
+        self.backwards, self.scale = 0, 1.0
+        self.on_end: Optional[Callable[[], None]] = None
+        self._tasks: set[int] = set()  # of the autograd engine, since the last clear()
+        self._versions: list[int] = []
+        self._slots: dict[int, list[torch.Tensor]] = {}
+        self._views: Optional[list[torch.Tensor]] = None  # of the slot that the next push uses
+        parameters = session.parameters
+        self.values = [tensor_of(parameters[n], p.dtype) for n, p in zip(names, params)]
+        me = weakref.ref(self)
+        self.handles: list[Any] = [p.register_post_accumulate_grad_hook(_hook(me, i)) for i, p in enumerate(params)]  # type: ignore[no-untyped-call]
+        for p in params:
+            p.grad = None
+
+    # ---- backward ----
+
+    def take(self, i: int, p: torch.Tensor) -> None:
+        """A parameter's gradient is complete: into the slot with it. A second one of the same micro-batch is added."""
+        grad = p.grad
+        if grad is None:
+            return
+        p.grad = None
+        if grad.layout is not torch.strided:
+            raise GaccError(f"the gradient of {self.names[i]} is sparse", reason="NOT_SUPPORTED", hint="make the layer with sparse=False")
+        if grad.dtype != self.dtypes[i]:
+            raise self._changed_type(i)
+        if grad.requires_grad:
+            grad = grad.detach()
+        self._enter()
+        view = self.views()[i]
+        if i in self.touched:
+            view.add_(grad.to(view.device), alpha=self.scale)
+        elif self.scale == 1.0:
+            view.copy_(grad)
+        elif grad.device == view.device:
+            torch.mul(grad, self.scale, out=view)
+        else:
+            view.copy_(grad * self.scale)
+        self.touched.add(i)
+
+    def _enter(self) -> None:
+        task = torch._C._current_graph_task_id()
+        if task in self._tasks:
+            return
+        self._tasks.add(task)
+        if is_nested():
+            return  # its end is not the end of the micro-batch
+        self.backwards += 1
+        if self.on_end is not None:
+            Variable._execution_engine.queue_callback(self._ended)
+
+    def _ended(self) -> None:
+        if self.on_end is not None:
+            self.on_end()
+
+    def views(self) -> list[torch.Tensor]:
+        if self._views is None:
+            arrays = self.session.slot()
+            first = arrays[self.names[0]]
+            at = first.address if isinstance(first, DeviceArray) else first.__array_interface__["data"][0]
+            if at not in self._slots:
+                self._slots[at] = [tensor_of(arrays[n], t) for n, t in zip(self.names, self.dtypes)]
+            self._views = self._slots[at]
+        return self._views
+
+    def zero(self, indices: Sequence[int]) -> None:
+        for i in indices:
+            self.views()[i].zero_()
+
+    def present(self) -> Optional[list[str]]:
+        """Names of the touched tensors; None: all."""
+        return None if len(self.touched) == len(self.names) else [self.names[i] for i in sorted(self.touched)]
+
+    def clear(self) -> None:
+        """The micro-batch is pushed, or given up."""
+        self.touched.clear()
+        self._tasks.clear()
+        self.backwards, self.scale, self._views = 0, 1.0, None
+
+    # ---- parameters ----
+
+    def fetch(self) -> None:
+        """The daemon's parameters into the model."""
+        if self._versions:
+            self.check_unchanged(False)
+        with torch.no_grad():
+            for p, value in zip(self.params, self.values):
+                p.copy_(value)
+        self._versions = [p._version for p in self.params]
+
+    def check_unchanged(self, values_may_be_read: bool) -> None:
+        """Raises if somebody has changed a parameter: its gradients are those of the changed one, and the next fetch() would overwrite it. What is equal
+        to the daemon's passes, where that can be told: before this rank's first push of a window."""
+        for i, p in enumerate(self.params):
+            if p.dtype != self.dtypes[i]:
+                raise self._changed_type(i)
+            if p._version == self._versions[i]:
+                continue
+            if values_may_be_read and torch.equal(p.detach().to(self.values[i].device), self.values[i]):
+                self._versions[i] = p._version
+                continue
+            raise GaccError(f"parameter {self.names[i]} was changed in place; the daemon has another value", reason="PARAMETER_CHANGED",
+                            hint="load or change parameters before the Optimizer is made")
+
+    def _changed_type(self, i: int) -> GaccError:
+        return GaccError(f"parameter {self.names[i]} was {self.dtypes[i]} when the Optimizer was made and is {self.params[i].dtype} now",
+                         reason="PARAMETER_CHANGED", hint="convert the model first")
+
+    def remove_hooks(self) -> None:
+        for handle in self.handles:
+            handle.remove()
