@@ -18,13 +18,16 @@
 #   large [TENSORS]    a job with a million tensors, declared in portions, and its checkpoint
 #   sim [RUNS]         200,000 simulated runs of the control code
 #   cluster [RUNS]     10,000 simulated runs of jobs on 1 to 16 nodes (SEED=n is the first)
-#   torture            every n-th failure of the journal's and the checkpoints' system calls and allocations, and of allocations in simulated jobs
+#   torture            every n-th failure of the journal's and the checkpoints' system calls and allocations, of SQLite's calls while a loss is accepted,
+#                      and of allocations in simulated jobs
 #   cuts [N]           1,000 power cuts of what the store writes, and the worst images after each call (SEED=n is the first)
 #   models             the protocol models with their large bounds
 #   mutants            all mutants
 #   asan, tsan         all unit and system tests under ASan+UBSan, under TSan
 #   clang              all unit and system tests, built by clang without sanitizers
 #   fuzz [HOURS]       all fuzz targets, going on from what earlier runs found (1)
+#   python             gacc.torch with PyTorch, Accelerate, transformers and Lightning, gacc.jax and gacc.mindspore, which are downloaded (1.2 GB in
+#                      build/python-torch, 550 MB in python-jax, 2.8 GB in python-mindspore), and what hurt users of gradient accumulation, by thread (tests/pains)
 #   bench              each benchmark runs and prints its rows, in its quick form, and the PyTorch example; figures are not judged
 #
 # Builds what it needs in build/test-*. Closes with "N passed, N failed". JOBS, SLOW, OFFLINE, GACC_SAMPLE as for tests/run.sh;
@@ -142,7 +145,7 @@ cluster)
 torture)
 	begin
 	on_gcc
-	for program in build/test-gcc/bin/torture_*; do
+	for program in build/test-gcc/bin/torture_* build/test-gcc/bin/test_accept_fails; do
 		stage "${program##*/}, every n" 1800 one "TORTURE_EVERY=1 $program" || true
 	done
 	stage "simulation of nodes, every allocation of 60 runs" 7200 one "build/test-gcc/bin/sim_cluster_alloc -n 60 ${SEED:+-s $SEED}" || true
@@ -185,6 +188,14 @@ fuzz)
 	begin
 	stage "fuzzing for ${size:-1} hours" $((${size:-1} * 3600 + 3600)) lines "sh tests/fuzz/long.sh ${size:-1}" || true
 	;;
+python)
+	begin
+	on_gcc
+	torch_package accelerate==1.15.0 transformers==5.23.0 lightning==2.6.6
+	torch_tests 1800 "gacc.torch, libraries and pains" || true
+	jax_tests || true
+	mindspore_tests || true
+	;;
 bench)
 	begin
 	build release gcc "-DCMAKE_BUILD_TYPE=Release" || { summary; exit 1; }
@@ -203,7 +214,7 @@ bench)
 		stage "the PyTorch example" 300 pytest "GACC_BUILD_DIR=$root/build/test-release PYTHONDONTWRITEBYTECODE=1 /usr/bin/python3 -m pytest \
 			-v -ra -p no:cacheprovider tests/system/test_examples.py -k torch" || true
 	else
-		skip "beside PyTorch, on one node and on two" "PyTorch cannot be had, or OFFLINE=1"
+		skip "beside PyTorch, on one node and on two" "$no_torch"
 	fi
 	;;
 *)

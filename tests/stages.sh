@@ -71,20 +71,23 @@ skip() { # NAME WHY
 # With asserts, but for what is built as users do.
 build() { # DIR CC CMAKE-OPTIONS
 	case $3 in *Release*) asserts=OFF ;; *) asserts=ON ;; esac
+	debug='-O2 -g1 -DNDEBUG' # lines for sanitizers and backtraces; variables would take a sixth of the compilers' time
 	cxx=$(echo "$2" | sed 's/gcc/g++/; s/clang/clang++/')
 	stage "$1: build" 1800 one "
-		cmake -G Ninja -S . -B build/test-$1 -DCMAKE_C_COMPILER=$2 -DCMAKE_CXX_COMPILER=$cxx -DGACC_WERROR=ON -DGACC_ASSERTS=$asserts $3
+		cmake -G Ninja -S . -B build/test-$1 -DCMAKE_C_COMPILER=$2 -DCMAKE_CXX_COMPILER=$cxx -DGACC_WERROR=ON -DGACC_ASSERTS=$asserts \
+			-DCMAKE_C_FLAGS_RELWITHDEBINFO='$debug' -DCMAKE_CXX_FLAGS_RELWITHDEBINFO='$debug' $3
 		cmake --build build/test-$1 -j $JOBS -- --quiet -k 0" || [ -x "build/test-$1/bin/gaccd" ]
 }
 
+# One more at a time than JOBS, since many wait.
 unit() { # DIR LIMIT [PREFIX] [OPTIONS of ctest]
 	stage "$1: unit and simulation tests" "$2" ctest "
-		${3:-} ctest --test-dir build/test-$1 -j $JOBS --output-on-failure --no-tests=error ${4:-} \
+		${3:-} ctest --test-dir build/test-$1 -j $((JOBS + 1)) --output-on-failure --no-tests=error ${4:-} \
 			--output-junit \"\$JUNIT\" --test-output-size-passed 1000000 --test-output-size-failed 1000000"
 }
 
-# The system tests that MARKERS choose, JOBS files at a time and one more, since many wait; then, one after the other, those that need the machine for
-# themselves (marker `alone`). WHERE: files or options of pytest, all files by default.
+# The system tests that MARKERS choose, JOBS files at a time and one more, since many wait, and then those of marker `campaign`, JOBS files at a time;
+# at last, one after the other, those that need the machine for themselves (marker `alone`). WHERE: files or options of pytest, all files by default.
 system() { # DIR LIMIT MARKERS WHAT [PREFIX] [WHERE]
 	report=a
 	case $3 in
@@ -101,7 +104,8 @@ system() { # DIR LIMIT MARKERS WHAT [PREFIX] [WHERE]
 			[ \$rc = 0 ] || [ \$rc = 5 ] || failed=1 # 5: none is of this kind
 		}
 		run -n $((JOBS + 1)) --dist loadfile -m '($3) and not alone and not campaign'
-		run -m '($3) and (alone or campaign)'
+		case '$3' in *'not campaign'*) ;; *campaign*) run -n $JOBS --dist loadfile -m '($3) and campaign and not alone' ;; esac
+		case '$3' in *'not alone'*) ;; *) run -m '($3) and alone' ;; esac
 		exit \$failed"
 }
 
@@ -127,15 +131,68 @@ python_packages() {
 	fi
 }
 
-# Sets `torch`: a command for a Python that has PyTorch, which is downloaded into build/python-torch (some GB) if there is none. "": there is
-# none. Never needed: the benchmarks beside PyTorch and its example are passed over without it.
-torch_package() {
+# Sets `torch`: a command for a Python that has PyTorch and these packages, which are installed into build/python-torch (1 GB with Accelerate) if one is
+# not there. "": there is none. Never needed: the benchmarks beside PyTorch, its example and gacc.torch's tests are passed over without it. Only the build
+# for CPUs is asked for: PyPI's own for Linux brings CUDA, gigabytes of it.
+torch_package() { # [NAME==VERSION...]
 	torch="env PYTHONPATH=$root/build/python-torch /usr/bin/python3"
-	if ! $torch -c 'import torch' 2>/dev/null && { [ "${OFFLINE:-0}" = 1 ] || ! stage "PyTorch" 1800 one "
+	wanted="torch==2.13.0+cpu $*" before=$failed
+	if ! $torch -c 'import sys; from importlib.util import find_spec; sys.exit(not all(find_spec(w.partition("=")[0]) for w in sys.argv[1:]))' $wanted &&
+		{ [ "${OFFLINE:-0}" = 1 ] || ! stage "PyTorch for CPUs" 1800 one "
 		/usr/bin/python3 -m pip install --quiet --no-input --no-cache-dir --disable-pip-version-check --root-user-action=ignore \
-			--retries 1 --timeout 20 --only-binary :all: --target '$root/build/python-torch' torch==2.13.0"; }; then
+			--retries 1 --timeout 20 --only-binary :all: --upgrade --target '$root/build/python-torch' $wanted"; }; then
+		failed=$before # what needs it is skipped
 		torch=
 	fi
+}
+no_torch="OFFLINE=1, or pip finds no torch==2.13.0+cpu (PIP_FIND_LINKS or PIP_EXTRA_INDEX_URL says where it is)"
+
+# Tests of the Python package with a library; what that leaves in the folder for temporary files is deleted.
+with_library() { # WHAT LIMIT PYTHON FILES
+	stage "$1" "$2" pytest "
+		rc=0
+		mkdir \"\$TMPDIR/p\"
+		GACC_BUILD_DIR=$root/build/test-gcc PYTHONDONTWRITEBYTECODE=1 TORCHINDUCTOR_CACHE_DIR=\"\$TMPDIR/p/inductor\" $3 -m pytest -v -ra --durations=10 \
+			-p no:cacheprovider --basetemp=\"\$TMPDIR/p/tmp\" $4 || rc=\$?
+		rm -rf \"\$TMPDIR/p\"
+		exit \$rc"
+}
+
+# gacc.torch with PyTorch, and the adapters of the libraries that $torch has (tests of the others are skipped). After torch_package.
+torch_tests() { # LIMIT WHAT [FILE...]
+	limit=$1 what=$2
+	shift 2
+	if [ -n "$torch" ]; then
+		with_library "$what" "$limit" "$torch" "-n $JOBS --dist loadfile ${*:-tests/python tests/pains}"
+	else
+		skip "$what" "$no_torch"
+	fi
+}
+
+# gacc.jax with JAX, in a folder of its own: it brings another numpy.
+jax_tests() {
+	jax="env PYTHONPATH=$root/build/python-jax /usr/bin/python3" before=$failed
+	if ! $jax -c 'import jax' 2>/dev/null && { [ "${OFFLINE:-0}" = 1 ] || ! stage "JAX" 900 one "
+		/usr/bin/python3 -m pip install --quiet --no-input --no-cache-dir --disable-pip-version-check --root-user-action=ignore \
+			--retries 1 --timeout 20 --only-binary :all: --upgrade --target '$root/build/python-jax' jax==0.7.2"; }; then
+		failed=$before
+		skip "gacc.jax" "OFFLINE=1, or pip finds no jax==0.7.2"
+		return
+	fi
+	with_library "gacc.jax" 600 "$jax" tests/python/test_jax.py
+}
+
+# gacc.mindspore with MindSpore's build for CPUs (2.8 GB), in a folder of its own: it brings another protobuf, and was built against numpy 1.
+mindspore_tests() {
+	mindspore="env PYTHONPATH=$root/build/python-mindspore /usr/bin/python3" before=$failed
+	if ! $mindspore -c 'from importlib.util import find_spec; import sys; sys.exit(not find_spec("mindspore"))' && { [ "${OFFLINE:-0}" = 1 ] || ! stage "MindSpore" 1800 one "
+		/usr/bin/python3 -m pip install --quiet --no-input --no-cache-dir --disable-pip-version-check --root-user-action=ignore \
+			--retries 1 --timeout 20 --only-binary :all: --upgrade --target '$root/build/python-mindspore' mindspore==2.10.0 'numpy<2'"; }; then
+		failed=$before
+		skip "gacc.mindspore" "OFFLINE=1, or pip finds no mindspore==2.10.0"
+		return
+	fi
+	with_library "gacc.mindspore" 900 "$mindspore" tests/python/test_mindspore.py
 }
 
 # The closing line; returns whether nothing failed.

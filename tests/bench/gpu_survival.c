@@ -2,6 +2,7 @@
 /* gpu_probe survival: a process makes memory of the device, writes it, exports it as a descriptor and is killed with
  * SIGKILL. Another process then imports the descriptor and compares every word. Once while this process, which has
  * nothing else of the driver, holds /dev/nvidiaN open, as gaccd is to do; once as another user; once without. */
+#include "cuda_probe.h"
 #include "gpu_probe.h"
 
 #include <dirent.h>
@@ -70,40 +71,12 @@ static int export_written(const struct cuda *c, cu_device device, const char **w
 	return *r ? -1 : fd;
 }
 
-static bool send_made(int to, const struct made *m, int fd)
-{
-	char room[CMSG_SPACE(sizeof(int))] = { 0 };
-	struct iovec v = { (void *)m, sizeof(*m) };
-	struct msghdr h = { .msg_iov = &v, .msg_iovlen = 1 };
-
-	if (fd >= 0) {
-		h.msg_control = room;
-		h.msg_controllen = sizeof(room);
-		struct cmsghdr *cm = CMSG_FIRSTHDR(&h);
-		cm->cmsg_level = SOL_SOCKET;
-		cm->cmsg_type = SCM_RIGHTS;
-		cm->cmsg_len = CMSG_LEN(sizeof(int));
-		memcpy(CMSG_DATA(cm), &fd, sizeof(int));
-	}
-	return sendmsg(to, &h, 0) == (ssize_t)sizeof(*m);
-}
-
 static int receive_made(int from, struct made *m)
 {
-	char room[CMSG_SPACE(sizeof(int))] = { 0 };
-	struct iovec v = { m, sizeof(*m) };
-	struct msghdr h = { .msg_iov = &v, .msg_iovlen = 1, .msg_control = room, .msg_controllen = sizeof(room) };
 	int fd = -1;
 
-	memset(m, 0, sizeof(*m));
-	if (recvmsg(from, &h, MSG_CMSG_CLOEXEC) != (ssize_t)sizeof(*m)) {
+	if (!receive_from(from, m, sizeof(*m), &fd))
 		snprintf(m->why, sizeof(m->why), "its maker ended before it had exported anything");
-		m->ok = 0;
-		return -1;
-	}
-	struct cmsghdr *cm = CMSG_FIRSTHDR(&h);
-	if (cm && cm->cmsg_type == SCM_RIGHTS)
-		memcpy(&fd, CMSG_DATA(cm), sizeof(int));
 	return fd;
 }
 
@@ -124,14 +97,14 @@ static int make(void *arg)
 		else if (c.bus(m.bus, sizeof(m.bus), device))
 			m.bus[0] = 0;
 	}
-	if (!send_made(*(int *)arg, &m, fd))
+	if (!send_to(*(int *)arg, &m, sizeof(m), fd))
 		return 1;
 	for (;;)
 		pause(); /* to be killed with everything open */
 }
 
 struct import {
-	int fd, uid;
+	int number, fd, uid;
 	const char *what;
 };
 
@@ -164,11 +137,11 @@ static int import(void *arg)
 	cu_result r;
 
 	if (job->uid && (setgid((gid_t)job->uid) || setuid((uid_t)job->uid))) {
-		row(2, job->what, "FAILED: setuid: %s", strerror(errno));
+		row(job->number, job->what, "FAILED: setuid: %s", strerror(errno));
 		return 1;
 	}
 	if (!cuda_open(&c, &device, why, sizeof(why))) {
-		row(2, job->what, "FAILED: the importer's %s", why);
+		row(job->number, job->what, "FAILED: the importer's %s", why);
 		return 1;
 	}
 	r = c.import_fd(&memory, (void *)(intptr_t)job->fd, CU_POSIX_FD);
@@ -177,11 +150,11 @@ static int import(void *arg)
 	if (!r)
 		what = "cuMemcpyDtoH", wrong = differing(&c, at, words, &r);
 	if (r)
-		row(2, job->what, "LOST: %s", cuda_failure(&c, what, r, why, sizeof(why)));
+		row(job->number, job->what, "LOST: %s", cuda_failure(&c, what, r, why, sizeof(why)));
 	else if (wrong)
-		row(2, job->what, "LOST: %zu of %zu words differ", wrong, SIZE / 4);
+		row(job->number, job->what, "LOST: %zu of %zu words differ", wrong, SIZE / 4);
 	else
-		row(2, job->what, "survives: %zu MiB, every word", SIZE >> 20);
+		row(job->number, job->what, "survives: %zu MiB, every word", SIZE >> 20);
 	return r || wrong;
 }
 
@@ -261,15 +234,16 @@ static int kill_and_import(struct import *job, bool hold)
 	usleep(SETTLE_US);
 	int others = !hold && *node ? holders(node) : 0;
 	if (!m.ok) {
-		row(2, job->what, "FAILED: %s", m.why);
+		row(job->number, job->what, "FAILED: %s", m.why);
 	} else if (hold && held < 0) {
-		row(2, job->what, "not run: %s", *node ? strerror(error) : "the driver does not tell N");
+		row(job->number, job->what, "not run: %s", *node ? strerror(error) : "the driver does not tell N");
 		st = 0;
 	} else if (others) {
-		row(2, job->what, "not run: %d other processes have %s open (nvidia-persistenced?)", others, node);
+		row(job->number, job->what, "not run: %d other processes have %s open (nvidia-persistenced?)", others,
+		    node);
 		st = 0;
 	} else {
-		st = run_rows(2, job->what, import, job);
+		st = run_rows(job->number, job->what, import, job);
 	}
 	if (job->fd >= 0)
 		close(job->fd);
@@ -279,15 +253,15 @@ static int kill_and_import(struct import *job, bool hold)
 	return st != 0;
 }
 
-int survival(void)
+int survival(int number)
 {
-	struct import held = { .what = "import after SIGKILL of the maker, /dev/nvidiaN held" };
-	struct import other = { .what = "the same, importer is another user", .uid = NOBODY };
-	struct import alone = { .what = "import after SIGKILL of the maker, nobody holds /dev/nvidiaN" };
+	struct import held = { number, .what = "import after SIGKILL of the maker, /dev/nvidiaN held" };
+	struct import other = { number, .what = "the same, importer is another user", .uid = NOBODY };
+	struct import alone = { number, .what = "import after SIGKILL of the maker, nobody holds /dev/nvidiaN" };
 	int failed = kill_and_import(&held, true);
 
 	if (geteuid())
-		row(2, other.what, "not run: only root can become another user");
+		row(number, other.what, "not run: only root can become another user");
 	else
 		failed |= kill_and_import(&other, true);
 	kill_and_import(&alone, false); /* either answer is a result */

@@ -9,7 +9,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
 hours=$1
 shift
-TARGETS=${*:-messages spec config control cluster session attach safetensors mailbox}
+TARGETS=${*:-messages spec config control cluster session attach safetensors mailbox rank_states}
 export TARGETS SECONDS_EACH=$((hours * 3600)) CORPUS="$root/build/fuzz-corpus"
 JOBS=$(echo "$TARGETS" | wc -w)
 export JOBS

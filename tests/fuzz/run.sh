@@ -7,9 +7,9 @@ root=$(cd "$(dirname "$0")/../.." && pwd)
 cd "$root"
 export SECONDS_EACH="${SECONDS_EACH:-60}" build=build/test-fuzz root
 jobs=${JOBS:-$(nproc)}
-targets=${TARGETS:-messages spec config control cluster session attach safetensors mailbox}
+targets=${TARGETS:-messages spec config control cluster session attach safetensors mailbox rank_states}
 cmake -G Ninja -S . -B "$build" -DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++ -DGACC_FUZZ=ON -DGACC_TESTS=OFF \
-	-DGACC_SANITIZE=address,undefined >/dev/null
+	-DGACC_SANITIZE=address,undefined -DCMAKE_C_FLAGS_RELWITHDEBINFO='-O2 -g1 -DNDEBUG' -DCMAKE_CXX_FLAGS_RELWITHDEBINFO='-O2 -g1 -DNDEBUG' >/dev/null
 temporary=$(mktemp -d "${TMPDIR:-/tmp}/gacc-fuzz.XXXXXX")
 trap 'rm -rf "$temporary"' EXIT
 # shellcheck disable=SC2046,SC2086

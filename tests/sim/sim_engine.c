@@ -231,7 +231,7 @@ static void on_commit(struct sim *s, const struct engine_command *c)
 	const char *wrong = commit_wrong_number(c, s->spec.max_micro_size);
 	for (uint32_t i = 0; i <= s->spec.n_groups && !wrong; i++) {
 		const struct optim_group g = job_spec_group(&s->spec, i);
-		wrong = commit_wrong_scalar(c, &s->spec.optim, &g);
+		wrong = commit_wrong_scalar(c, &s->spec.optim, &g, s->spec.untouched == UNTOUCHED_SKIP);
 	}
 	if (wrong)
 		sim_fail(s, "I9: the commit of window %llu has a %s that no engine takes",

@@ -27,7 +27,12 @@ def pytest_configure(config):
     os.environ["GACC_BUILD_DIR"] = str(build)  # test modules and trainers read it
 
 
+# Files that take minutes, the longest first. They begin first, as each is one worker's: one that is begun last leaves the other cores idle.
+LONG = [f"test_{name}.py" for name in ("device", "bundle", "random_jobs", "large_sets", "full_disk", "campaign", "packaging", "kills", "both_ways")]
+
+
 def pytest_collection_modifyitems(config, items):
+    items.sort(key=lambda i: LONG.index(i.path.name) if i.path.name in LONG else len(LONG))  # the others stay in their order
     k, n = map(int, os.environ.get("GACC_SHARE", "0/1").split("/"))
     sample = os.environ.get("GACC_SAMPLE", "")
 

@@ -138,13 +138,16 @@ class Client:
 class Service:
     def __init__(self, client, name):
         self._client, self._name = client, name
-        self._methods = client.types.pool.FindServiceByName(name).methods_by_name
+        service = client.types.pool.FindServiceByName(name)
+        self._methods = service.methods_by_name
+        # not of MethodDescriptor.CopyToProto: protobuf in pure Python, which MindSpore asks for, cannot copy methods
+        file = descriptor_pb2.FileDescriptorProto.FromString(service.file.serialized_pb)
+        self._streams = {m.name: m for s in file.service if s.name == service.name for m in s.method}
         self.on_outage = None  # called after an answer that came only at a later try
 
     def __getattr__(self, method):
         m = self._methods[method]
-        proto = descriptor_pb2.MethodDescriptorProto()
-        m.CopyToProto(proto)
+        proto = self._streams[method]
         kind = ("stream" if proto.client_streaming else "unary") + ("_stream" if proto.server_streaming else "_unary")
         known, path = self._client.types, f"/{self._name}/{method}"
         stub = getattr(self._client.channel, kind)(path, request_serializer=lambda r: r.SerializeToString(),

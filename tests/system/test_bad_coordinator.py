@@ -43,6 +43,8 @@ class Between:
 
     def __init__(self, cluster):
         self.cluster, self.down, self.last_order = cluster, None, None
+        self.between_messages = threading.Condition()  # a message may have several frames: a row's belongs to none of them
+        self.rest = 0  # bytes of the coordinator's message that are still to come
         self.server = grpc.server(futures.ThreadPoolExecutor(8))
         handler = grpc.stream_stream_rpc_method_handler(self._link)
         self.server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("gacc.internal.v1.PeerService", {"Link": handler})])
@@ -66,20 +68,29 @@ class Between:
         def take_down():
             try:
                 for message in call:
-                    self._remember(message)
-                    down.put(message)
+                    self._pass_on(message, down)
             except grpc.RpcError:
                 pass
+            with self.between_messages:
+                if self.down is down:
+                    self.rest = 0
+                    self.between_messages.notify_all()
             down.put(None)
         threading.Thread(target=take_down, daemon=True).start()
         context.add_callback(lambda: (up.put(None), call.cancel(), down.put(None)))
-        self.down = down
+        with self.between_messages:
+            self.down, self.rest = down, 0
         yield from iter(down.get, None)
 
-    def _remember(self, message):
+    def _pass_on(self, message, down):
         m = MESSAGE.FromString(message)
         if m.HasField("carried") and m.carried.kind == coordinator.KINDS["order"] and not m.carried.rest:
             self.last_order = ORDER.FromString(m.carried.bytes)
+        with self.between_messages:
+            if self.down is down and m.HasField("carried"):
+                self.rest = m.carried.rest
+                self.between_messages.notify_all()
+            down.put(message)
 
     def __enter__(self):
         self.server.start()
@@ -94,13 +105,16 @@ class Between:
     def links(self):
         return self.cluster["b"].log().count("linked to the coordinator")
 
-    def put(self, message):
-        self.down.put(message if isinstance(message, bytes) else MESSAGE(**message).SerializeToString())
+    def put(self, *messages):
+        """One after the other: no frame of the coordinator's comes between them, and they come between no two frames of one message."""
+        with self.between_messages:
+            assert self.between_messages.wait_for(lambda: not self.rest, 10), f"{self.rest} bytes of a message do not come"
+            for message in messages:
+                self.down.put(message if isinstance(message, bytes) else MESSAGE(**message).SerializeToString())
 
     def say(self, *messages):
         b, links, begin = self.cluster["b"], self.links(), len(self.cluster["b"].log())
-        for message in messages:
-            self.put(message)
+        self.put(*messages)
         wait_until("another link", lambda: self.links() > links)
         return Answer("ENDED", "", "\n".join(re.findall(r" LinkLost: (.*)", b.log()[begin:])))
 

@@ -68,6 +68,17 @@ def test_run_fails_a_job_whose_rank_crashes(cluster, end, said, code):
     assert job["state"] == "FAILED" and job["reason"].startswith("rank 1 (pid ")
 
 
+TORCHS = r"^(RANK|WORLD_SIZE|LOCAL_\w+|GROUP_\w+|NODE_RANK|MASTER_\w+|TORCHELASTIC\w+)="
+
+
+def test_run_without_torchs_variables(cluster):
+    """A library that finds RANK would start torch.distributed; libgacc finds its place by GACC_RANK."""
+    for option, there in ((), True), (("--no-torch-env",), False):
+        out = cluster.run("run", "-n", 2, *option, "-f", EXAMPLES / "linear.yaml", "--tee", "all", "--", "sh", "-c", f"env; exec {LINEAR}")
+        assert re.search(r"COMPLETED", out) and "GACC_RANK=1" in out and "GACC_WORLD_SIZE=2" in out, out
+        assert bool(re.search(TORCHS.replace("^", r"^(?:\[rank\d\] )?"), out, re.M)) == there, out
+
+
 LEAVER = ("env", f"GACC_BUILD_DIR={build_dir()}", sys.executable, pathlib.Path(__file__).parent / "trainers/leaver.py")
 LEAVERS = ("run", "-n", 2, "--grace", "5s", *SGD, "--set", "micro_size=1")
 

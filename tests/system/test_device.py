@@ -3,21 +3,30 @@
 simulator run the product's plug-in and kernels. Beside a job is one in host memory with the same pushes, whose bits it must have.
 TEST_DEVICE=cuda runs other tests with their jobs on the rig (harness.py).
 
-GACC_DEVICE_KILLS: how many SIGKILLs and other deaths, drawn by GACC_SEED."""
+GACC_DEVICE_KILLS: how many SIGKILLs and other deaths (150), drawn by GACC_SEED, or else by GACC_SAMPLE. tests/long.sh device has 1,000."""
 import collections
 import concurrent.futures
+import ctypes
 import contextlib
 import os
+import pathlib
+import re
+import shlex
+import shutil
 import signal
+import subprocess
 import threading
 import time
+import zlib
 
 import numpy as np
 import pytest
 
 from batches import OPTIMIZERS, TENSORS, gradients, micros
-from harness import Daemon, GaccError, Rank, alive, build_dir, rig_environment, wait_until
+from cli import Cli
+from harness import Daemon, GaccError, Rank, alive, build_dir, kill_at_once, rig_environment, wait_until
 from saving_job import Job, read_safetensors
+from test_gpu_probe import NODES
 from test_kills import Threads
 from training import Team
 from workload import Workload, reference
@@ -25,7 +34,8 @@ from workload import Workload, reference
 pytestmark = pytest.mark.skipif(not all((build_dir() / "lib" / f).exists() for f in ("gacc/gacc_cuda.so", "gacc_cuda.fatbin")),
                                 reason="a build without kernels for GPUs")
 MIB = 1 << 20
-KILLS = int(os.environ.get("GACC_DEVICE_KILLS", "100"))
+KILLS = int(os.environ.get("GACC_DEVICE_KILLS", "150"))
+SEED = int(os.environ.get("GACC_SEED", "0")) or 1 + zlib.crc32(os.environ.get("GACC_SAMPLE", "").encode())
 _names = iter(range(10 ** 6))
 
 
@@ -80,11 +90,56 @@ def test_values_that_are_drawn():
         step_both(gpu, host, 0)
 
 
+def test_values_that_take_long_to_draw():
+    """Longer than engine.timeout, after which an engine without a sign of life is killed."""
+    tensors = [(f"t{i}", [2]) for i in range(250)]
+    with machine(delay=5000, conf={"engine.timeout": "3s"}) as d, Team(d, job(init=[{"pattern": "*", "type": "normal", "b": 0.02}], seed=7), tensors) as gpu:
+        assert gpu.values()
+
+
+def test_memory_that_takes_long_to_make_and_to_adopt():
+    """Again longer than engine.timeout; in between, an engine gives signs of life."""
+    with machine(delay=150_000, conf={"engine.timeout": "2s"}) as d:
+        begun = time.monotonic()
+        with Team(d, job(ranks=1, micro_size=1), TENSORS) as gpu:
+            assert time.monotonic() - begun > 2
+            d.kill_engine(gpu.job)
+            gpu.window([[(1.0, gradients(4))]])
+            assert len(d.events("EngineStarted")) == 2
+
+
 def test_two_jobs_on_one_gpu():
     with machine() as d, Team(d, job(), TENSORS) as a, Team(d, job(), TENSORS) as b, Team(d, job("host"), TENSORS) as host:
         step_both(a, host, 0)
         assert b.window(micros(0, (2, 2))).result.params_digest == host.ranks[0].wait_step(window=0).result.params_digest
         same_values(a, b)
+
+
+# ---- which GPU ----
+
+
+def gpu(number):
+    return f"GPU-facecda0-6acc-4000-8000-{number + 1:012d}"
+
+
+def test_a_job_gets_the_gpu_with_the_most_free_memory():
+    with machine() as d, Team(d, job(), TENSORS) as a, Team(d, job(), TENSORS) as b, Team(d, job(gpu=gpu(0)), TENSORS) as c, \
+            Team(d, job("host"), TENSORS) as host:
+        for team in a, b, c, host:
+            team.window(micros(0, (2, 2)))
+        assert [d.get_job(team.job).gpu for team in (a, b, c, host)] == [gpu(0), gpu(1), gpu(0), ""]
+        assert d.get_job(a.job).gpu_bytes == sum(x.bytes for x in d.client.node.ListBuffers(job=str(a.job)).buffers if x.kind.endswith("(cuda)"))
+        # the next engines go where the memory is, also where another GPU has more to give
+        for team in b, c:
+            d.kill_engine(team.job)
+        d.kill_gaccd()
+        d.wait_ready()
+        for team in a, b, c:
+            step_both(team, host, 1) if team is a else team.window(micros(1, (2, 2)))
+        for team in b, c:
+            same_values(team, host)
+        wait_until("the views", lambda: [d.get_job(team.job).gpu for team in (a, b, c)] == [gpu(0), gpu(1), gpu(0)])
+        assert re.search(rf"^GPU: +{gpu(0)}, [0-9.]+ \w+ of its memory$", Cli(d.dir, d.endpoint).run("describe", f"job/{a.job}"), re.M)
 
 
 # ---- what is refused ----
@@ -96,17 +151,19 @@ def test_two_jobs_on_one_gpu():
     ({"optimizer": {"type": "client"}, "clip_norm": 0}, "device: cuda with optimizer client"),
     ({"ranks": 1, "micro_size": 1, "max_micro_size": 1, "accumulate": "none"}, "device: cuda with accumulate: none"),
     ({"device": 7}, "device 7 is unknown: host or cuda"),
+    ({"device": "host", "gpu": "GPU-0"}, "gpu is for jobs with device: cuda"),
+    ({"gpu": "1"}, "nvidia-smi -L"),
 ])
 def test_jobs_that_cannot_be_there(more, text):
     with machine() as d:
         with pytest.raises(GaccError) as e:
             d.submit({**job(), **more})
-        assert e.value.reason == "INVALID_SPEC" and text in e.value.text and e.value.detail.field == "device"
+        assert e.value.reason == "INVALID_SPEC" and text in e.value.text and e.value.detail.field == ("gpu" if "gpu" in more else "device")
 
 
-def refused(d, text):
+def refused(d, text, **more):
     """The first rank hears why there is no memory, and nothing of it is left. The job waits for a better day."""
-    with Rank(d, d.submit(job()), 0, TENSORS, 2) as r:
+    with Rank(d, d.submit(job(**more)), 0, TENSORS, 2) as r:
         for _ in range(2):  # it is tried again when a rank asks again
             with pytest.raises(GaccError) as e:
                 r.register()
@@ -121,15 +178,46 @@ def test_a_machine_without_a_driver():
         refused(d, "libcuda.so.1")
 
 
+@pytest.mark.parametrize("name, text", [("GPU-fa", "GPU-fa is the beginning of 2 GPUs: " + gpu(0)), ("GPU-0", "GPU-0 is none of this node's 2 GPUs")])
+def test_a_gpu_that_is_not_there(name, text):
+    with machine(allow=["AllocationFailed"]) as d:
+        refused(d, text, gpu=name)
+
+
 def test_a_job_that_does_not_fit():
     with machine(allow=["AllocationFailed", "CUDA_ERROR_OUT_OF_MEMORY"], memory=12 * MIB) as d:
         refused(d, "of the GPU's memory, of whose 12.0 MiB")
 
 
+@pytest.mark.parametrize("key", ["device_memory", "device_memory_per_user"])
+def test_a_limit_of_the_gpus_memory(key):
+    """There is room for one job; the other one is refused until that has ended, also by a gaccd that has only found the first one."""
+    with machine(allow=["AllocationFailed", " Ended job="], conf={f"limits.{key}": 60_000}) as d, Team(d, job("host"), TENSORS) as host:
+        first = Team(d, job(), TENSORS)
+        with Rank(d, d.submit(job()), 0, TENSORS, 2) as other:
+            for dies in False, True:
+                if dies:
+                    d.kill_gaccd()
+                    d.wait_ready()
+                    first.window(micros(0, (2, 2)))
+                    other.attach()
+                with pytest.raises(GaccError) as e:
+                    other.register()
+                assert f"GPUs' memory, " in e.value.text and f"limits.{key} (58.6 KiB) are free" in e.value.text and e.value.reason == "RESOURCE_EXHAUSTED"
+        d.cancel(other.job)
+        d.cancel(first.job)
+        for rank in first.ranks:
+            with contextlib.suppress(GaccError):
+                rank.detach()
+        wait_until("the memory is back", lambda: not any("(cuda)" in b.kind for b in d.client.node.ListBuffers().buffers))
+        with Team(d, job(), TENSORS) as second:
+            assert second.window(micros(0, (2, 2))).result.params_digest == host.window(micros(0, (2, 2))).result.params_digest
+
+
 @pytest.mark.parametrize("how", ["end", "cancel", "gaccd"])
 def test_the_memory_is_given_back(how):
     """There is room for one job on the GPU. Another one gets it when that is over."""
-    with machine(allow=["AllocationFailed", "CUDA_ERROR_OUT_OF_MEMORY", " Ended job=", "RankLost"], memory=20 * MIB) as d:
+    with machine(allow=["AllocationFailed", "CUDA_ERROR_OUT_OF_MEMORY", " Ended job=", "RankLost"], memory=20 * MIB, devices=1) as d:
         first = Team(d, job(steps=1 if how == "end" else 0), TENSORS)
         with Rank(d, d.submit(job()), 0, TENSORS, 2) as other, pytest.raises(GaccError, match="of the GPU's memory"):
             other.register()
@@ -153,13 +241,30 @@ def test_the_memory_is_given_back(how):
 
 def test_a_death_while_the_memory_is_made():
     """What there was of it is given back: the GPU has room for one job, which gets its memory all the same."""
-    with machine(memory=20 * MIB, delay=30_000) as d, concurrent.futures.ThreadPoolExecutor(1) as pool:
+    with machine(memory=20 * MIB, devices=1, delay=30_000) as d, concurrent.futures.ThreadPoolExecutor(1) as pool:
         team = pool.submit(Team, d, job(), TENSORS)
         pid = wait_until("an engine", d.engine_pids)[0]
         time.sleep(0.3)
         d.kill_engine(None, pid)  # on a busy machine the memory may be there already, and is adopted
         with team.result(60) as gpu:
             gpu.window(micros(0, (2, 2)))
+
+
+def test_an_engine_that_makes_memory_for_a_dead_gaccd():
+    """Nobody will ask for it. The engine dies with its gaccd, as the GPU has no room for a second one's memory meanwhile."""
+    def has_memory(pid):
+        with contextlib.suppress(OSError):
+            return any("fake_cuda" in os.readlink(f) for f in pathlib.Path(f"/proc/{pid}/fd").iterdir())
+    with machine(memory=20 * MIB, devices=1, delay=300_000) as d, concurrent.futures.ThreadPoolExecutor(1) as pool:
+        team = pool.submit(Team, d, job(), TENSORS)
+        pid = wait_until("an engine", d.engine_pids)[0]
+        wait_until("some memory", lambda: has_memory(pid))
+        d.kill_gaccd()
+        wait_until("its end", lambda: not alive(pid), 1)
+        wait_until("the next one", lambda: d.events("EngineStarted"), 60)
+        assert not d.events("AllocationFailed")
+        with contextlib.suppress(GaccError):  # its sessions are forgotten
+            team.result(120)
 
 
 @pytest.mark.parametrize("dies", ["engine", "gaccd", "both"])
@@ -183,21 +288,106 @@ def test_the_memory_is_adopted(dies):
         d.allow += [r" RankLate job="]
 
 
+@pytest.mark.parametrize("dies", ["engine", "gaccd", "both"])
+def test_the_gpu_stays_up_without_an_engine(tmp_path, dies):
+    """The GPU forgets its memory when nobody has its file open. gaccd has, and so has its supervisor."""
+    program = tmp_path / "gaccd"
+    program.write_text(f"#!/bin/sh\nexec unshare -m --propagation private sh -c {shlex.quote(NODES)} sh {tmp_path} {build_dir() / 'bin/gaccd'} \"$@\"\n")
+    program.chmod(0o755)
+    if subprocess.run([program, "--version"]).returncode == 77:
+        pytest.skip("no mounts of its own")
+    shutil.rmtree(tmp_path / "dev")
+    env = rig_environment(f"test{os.getpid()}.{next(_names)}", node="/dev/nvidia")
+    with Daemon(env=env, supervise=True, program=program) as d, Team(d, job(), TENSORS) as gpu, Team(d, job("host"), TENSORS) as host:
+        step_both(gpu, host, 0)
+        if dies != "gaccd":
+            d.kill_engine(gpu.job)
+        if dies != "engine":
+            d.kill_gaccd()
+            d.wait_ready()
+        step_both(gpu, host, 1)
+        assert "does not hold the GPU's file" not in d.log()
+
+
+@pytest.mark.parametrize("call", ["cuMemImportFromShareableHandle:1", "cuMemMap:2"])
+def test_a_gpu_that_is_full_when_the_memory_is_adopted(tmp_path, call):
+    """Trainers may have all the rest of the GPU just then. The memory is whole, and the next engine gets it."""
+    arm = tmp_path / "arm"
+    with machine(allow=["EngineExited", "CUDA_ERROR_OUT_OF_MEMORY"], fail=f"{call}:2", arm=arm) as d, Team(d, job(), TENSORS) as gpu, \
+            Team(d, job("host"), TENSORS) as host:
+        step_both(gpu, host, 0)
+        arm.touch()
+        d.kill_engine(gpu.job)
+        wait_until("an engine that fails", lambda: "CUDA_ERROR_OUT_OF_MEMORY" in d.log())
+        step_both(gpu, host, 1)
+
+
+LARGE = [("w", [5_000_000])]
+
+
+def pass_of(d, gpu, pool):
+    """A window of a job with LARGE, and its engine, which is in the middle of the pass."""
+    pid = d.engine_pid(gpu.job)
+    before, step = cpu_s(pid), pool.submit(gpu.window, [[(1.0, gradients(3, LARGE))]])
+    wait_until("it is at work", lambda: cpu_s(pid) > before + 0.1)
+    return pid, step
+
+
 def test_an_engine_that_outlives_its_gaccd_is_waited_for():
     """It is in the middle of a long pass when gaccd dies, and does not see that: its successor does not get the memory before it is over."""
-    tensors, spec = [("w", [5_000_000])], {"ranks": 1, "micro_size": 1, "optimizer": {"type": "sgd", "lr": 0.5}, "clip_norm": 0}
-    grads = [[(1.0, gradients(3, tensors))]]
-    with machine() as d, Team(d, job(**spec), tensors) as gpu, Team(d, job("host", **spec), tensors) as host, \
+    spec = {"ranks": 1, "micro_size": 1, "optimizer": {"type": "sgd", "lr": 0.5}, "clip_norm": 0}
+    with machine() as d, Team(d, job(**spec), LARGE) as gpu, Team(d, job("host", **spec), LARGE) as host, \
             concurrent.futures.ThreadPoolExecutor(1) as pool:
-        old = d.engine_pid(gpu.job)
-        before, step = cpu_s(old), pool.submit(gpu.window, grads)
-        wait_until("it is at work", lambda: cpu_s(old) > before + 0.1)
+        old, step = pass_of(d, gpu, pool)
         d.kill_gaccd()
         d.wait_ready()
         assert alive(old), "the pass was too short to show anything"
         wait_until("its end", lambda: not alive(old), 60)
-        assert step.result(120).result.params_digest == host.window(grads).result.params_digest
+        assert step.result(120).result.params_digest == host.window([[(1.0, gradients(3, LARGE))]]).result.params_digest
         assert "previous engine" not in d.log(), "the successor was started too early"
+
+
+PTRACE_SEIZE, PTRACE_INTERRUPT, WALL = 0x4206, 0x4207, 0x40000000
+
+
+def freeze(pid):
+    """Stops a process for as long as it lives: its threads. SIGSTOP would not do: the kernel lets stopped processes go on when their parent dies."""
+    threads, ptrace = [int(t) for t in os.listdir(f"/proc/{pid}/task")], ctypes.CDLL(None, use_errno=True).ptrace
+    for request in PTRACE_SEIZE, PTRACE_INTERRUPT:
+        for t in threads:
+            assert ptrace(request, t, None, None) == 0, os.strerror(ctypes.get_errno())
+    for t in threads:
+        os.waitpid(t, WALL)
+    return threads
+
+
+def kill_frozen(pid, threads):
+    os.kill(pid, signal.SIGKILL)
+    for t in sorted(threads, key=lambda t: t == pid):  # its first thread is the last one to be over
+        os.waitpid(t, WALL)
+
+
+@pytest.mark.parametrize("in_a_pass", [True, False])
+def test_an_engine_that_is_not_over_in_time(in_a_pass):
+    """The engine of the last gaccd is frozen for longer than the next one waits for it. When it is over at last, that is found out: by its process,
+    if it has left work behind that never ends, or by the device, if it has not; and from then on engines are known again."""
+    spec = {"ranks": 1, "micro_size": 1, "optimizer": {"type": "sgd", "lr": 0.5}, "clip_norm": 0}
+    with machine(allow=["EngineExited", "NoRanks", "RankLate"]) as d, Team(d, job(**spec), LARGE) as gpu, Team(d, job("host", **spec), LARGE) as host, \
+            concurrent.futures.ThreadPoolExecutor(1) as pool:
+        old, step = pass_of(d, gpu, pool) if in_a_pass else (d.engine_pid(gpu.job), None)
+        threads = freeze(old)  # first, as it ends when it sees that its gaccd has died
+        d.kill_gaccd()
+        d.wait_ready()
+        wait_until("its successor", lambda: "waiting for the job's previous engine to end" in d.log(), 60)
+        d.engines_killed = True
+        kill_frozen(old, threads)
+        if not in_a_pass:
+            pid, step = pass_of(d, gpu, pool)
+            kill_at_once([d.pid, pid])
+            d.killed += 1
+        want = host.window([[(1.0, gradients(3, LARGE))]]).result.params_digest
+        assert step.result(90).result.params_digest == want
+        assert ("the GPU is not quiet" in d.log()) == in_a_pass
 
 
 def cpu_s(pid):
@@ -208,7 +398,8 @@ def cpu_s(pid):
 def test_deaths_at_any_moment():
     """The engine and gaccd die again and again while trainers train; half of the engines by a signal after which the GPU runs on (a ghost)."""
     work = Workload(ranks=2, micro_size=3, steps=12, elements=12_000, optimizer="adamw", clip_norm=1.0)
-    want, seed, kills = reference(work), int(os.environ.get("GACC_SEED", "1")), collections.Counter()
+    want, seed, kills = reference(work), SEED, collections.Counter()
+    print(f"GACC_SEED={SEED}")
     work.spec["device"] = "cuda"
     while sum(kills.values()) < KILLS:
         rng, seed = np.random.default_rng(seed), seed + 1
@@ -269,6 +460,18 @@ def test_what_is_shown():
         assert "accumulator" not in kinds and kinds["accumulator (cuda)"].segments == 2 and kinds["slots"].segments == 6
         host = sum(b.bytes for k, b in kinds.items() if not k.endswith("(cuda)"))
         assert d.get_job(gpu.job).host_bytes == host
+
+
+def test_what_gaccctl_shows():
+    """Which of two jobs is on a GPU and on which, and what of it."""
+    with machine() as d, Team(d, job(name="there"), TENSORS) as gpu, Team(d, job("host", name="here"), TENSORS) as host:
+        def say(*words):
+            return subprocess.run([build_dir() / "bin/gaccctl", *words], env={**os.environ, "GACC_ENDPOINT": d.endpoint}, check=True, capture_output=True, text=True).stdout
+        jobs = sorted(line for line in say("status").splitlines() if line.startswith("JOB "))
+        shown = [re.match(r"JOB \d+  (\S+)  RUNNING(?:  on (GPU-[0-9a-f-]{36}))?  step 0", line).groups() for line in jobs]
+        assert shown == [("there", d.get_job(gpu.job).gpu), ("here", None)]
+        table = say("buffers", str(gpu.job))
+        assert re.search(r" accumulator \(cuda\) +2 ", table) and re.search(r" slots +6 ", table) and "(cuda)" not in say("buffers", str(host.job))
 
 
 def test_pushes_go_on_beside_a_reader():

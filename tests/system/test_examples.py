@@ -113,7 +113,7 @@ def test_linear_under_a_shell_loop(daemon, expected):
 def test_the_trainer_of_the_readme(daemon, tmp_path):
     """Compiled and run by the README's own commands: (1 + .. + 4) / 4 + window, three windows, lr 0.1."""
     text = (EXAMPLES.parents[1] / "README.md").read_text()
-    source, compiler, command = re.search(r"```c\n(.*?)```\n\n    (cc .*)\n    gaccctl run (.*)\n", text, re.S).groups()
+    source, compiler, command = re.search(r"```c\n(.*?)```\n\n    (cc [^\n]*)\n    gaccctl run ([^\n]*)\n", text, re.S).groups()
     (tmp_path / "loop.c").write_text(source)
     library = build_dir() / "lib"
     flags = f"-I{EXAMPLES.parent}/include -L{library} -Wl,-rpath,{library} -lgacc"

@@ -33,7 +33,7 @@ class Trainer:
     def __init__(self, daemon, job, rank, work, *more, script="train.py"):
         self.out, self.log = daemon.dir / f"{job}.{rank}.npz", daemon.dir / f"{job}.{rank}.{time.monotonic_ns()}.log"
         command = [sys.executable, TRAINERS / script, daemon.endpoint, str(job), str(rank), work.to_json()]
-        if script == "train.py":
+        if script in ("train.py", "train_package.py"):
             command.append(self.out)
         with open(self.log, "wb") as log:
             self.process = subprocess.Popen([*command, *more], stdin=subprocess.PIPE, stdout=log, stderr=log,

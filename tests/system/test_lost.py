@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A job whose trainers are all gone does not stay for ever."""
+import pathlib
+import subprocess
+import sys
+
 import numpy as np
 
 from harness import Client, Daemon, Rank, free_port, wait_until
@@ -77,3 +81,38 @@ def test_silent_trainers_far_away_do_not_keep_a_job(tmp_path):
         wait_until("failed", lambda: d.get_job(job).state == FAILED)
         assert d.get_job(job).reason == "abandoned: no rank was attached for 2 s (timeouts.abandoned)"
         client.close()
+
+
+CHILD = """
+import os, sys, time
+import numpy as np
+from harness import Client, Rank
+client = Client(sys.argv[1])
+times = {"stall_warn_ms": 300, "abandoned_ms": 2500}
+spec = client.types.spec(name=sys.argv[2], ranks=1, micro_size=1, optimizer={"type": "sgd", "lr": 1}, **times)
+r = Rank(sys.argv[1], sys.argv[2], 0, [("w", [4])], 1, inline="inline" in sys.argv[2], create_if_missing=spec)
+if "attached" not in sys.argv[2]:
+    r.start({"w": np.zeros(4)})
+print(r.attached.job_id, flush=True)
+time.sleep(100)
+"""
+
+
+def test_a_job_that_its_process_has_made_ends_without_it(supervised):
+    """By Attach with create_if_missing, as a script makes it: nobody would cancel it, and it counts among the user's jobs. Also when gaccd dies
+    meanwhile: its time begins anew then."""
+    supervised.allow += [" RankLost job=", " NoRanks job=", " Ended job="]
+    jobs, children = [], []
+    for how in "mapped", "inline", "attached mapped", "attached inline":
+        child = subprocess.Popen([sys.executable, "-c", CHILD, supervised.endpoint, how], stdout=subprocess.PIPE, text=True, cwd=pathlib.Path(__file__).parent)
+        children.append(child)
+        jobs.append(int(child.stdout.readline()))
+    for child in children:
+        child.kill()
+        child.wait()
+        child.stdout.close()
+    supervised.kill_gaccd()
+    supervised.wait_ready()
+    for job in jobs:
+        wait_until(lambda: f"{job} is over: {supervised.get_job(job)}", lambda: supervised.get_job(job).state == FAILED)
+        assert supervised.get_job(job).reason.startswith("abandoned: no rank was attached for 2.5 s")

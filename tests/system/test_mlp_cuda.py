@@ -65,7 +65,7 @@ def test_ranks_share_a_gpu():
 
 @pytest.mark.parametrize("env, words", [({"LD_LIBRARY_PATH": ""}, "no NVIDIA driver: libcuda.so.1"), ({"FAKE_CUDA_DEVICES": 0}, "no GPU (CUDA error 100)"),
                                         ({"MLP_CUDA_KERNELS": "/nowhere.fatbin"}, "cannot read the kernels, /nowhere.fatbin"),
-                                        ({"SLOTS": 1}, "pin the job's memory: ")])
+                                        ({"SLOTS": 1}, "register the GPU: ")])
 def test_what_is_missing(env, words):
     if env.get("LD_LIBRARY_PATH") == "" and any_driver():
         pytest.skip("there is a driver")

@@ -69,6 +69,18 @@ def test_environment(two):
     assert len(port) == 1 and int(port.pop()) > 1023
 
 
+def test_without_torchs_variables(two):
+    """What would start torch.distributed is not there, and a trainer of libgacc finds its place all the same."""
+    spec = launched("sh", "-c", f"env; exec {LINEAR}")
+    spec["launch_command"]["no_torch_env"] = True
+    job = two.submit(spec)
+    wait_state(two, job, "COMPLETED")
+    for rank in range(2):
+        env = dict(line.split("=", 1) for line in log_of(two, job, rank).splitlines() if re.match(r"[A-Z_]+=", line))
+        assert (env["GACC_RANK"], env["GACC_WORLD_SIZE"], env["GACC_TORCH_ENV"]) == (str(rank), "2", "0")
+        assert not [k for k in env if re.match(r"RANK$|WORLD_SIZE$|LOCAL_|GROUP_|NODE_RANK|MASTER_|TORCHELASTIC", k)]
+
+
 def test_trains(two):
     job = two.submit(launched(LINEAR))
     j = wait_state(two, job, "COMPLETED")

@@ -4,7 +4,7 @@
 import numpy as np
 import pytest
 
-from harness import Daemon, GaccError, wait_until
+from harness import Daemon, GaccError, Rank, wait_until
 from saving_job import SHAPES, Job
 from training import Team
 
@@ -127,3 +127,18 @@ def test_a_checkpoint_inside_the_window_has_it(tmp_path):
             d.allow.append(rf" job={j.id} ")
             d.cancel(j.id)
             j.leave()
+
+
+def test_groups_that_name_their_tensors(node):
+    """As an optimizer's param_groups list tensors: each with a learning rate of its own, and names are no patterns."""
+    tensors = [("a", [4]), ("a[0]", [4]), ("a0", [4])]
+    groups = [{"tensors": ["a[0]"], "lr_scale": 0.5}, {"pattern": "a?", "tensors": ["a"], "lr_scale": 0.25}]
+    with Team(node, {"ranks": 1, "micro_size": 1, "optimizer": {"type": "sgd", "lr": 1.0}, "param_groups": groups}, tensors) as team:
+        team.window([[(1.0, {n: np.ones(4, F) for n, _ in tensors})]])
+        assert {n: float(p[0]) for n, p in team.params().items()} == {"a": -0.25, "a[0]": -0.5, "a0": -0.25}
+    node.allow.append(" Ended job=")
+    job = node.submit({"ranks": 1, "micro_size": 1, "optimizer": {"type": "sgd", "lr": 1.0}, "param_groups": [{"tensors": ["b"], "lr_scale": 0.5}]})
+    with pytest.raises(GaccError) as e:
+        Rank(node, job, 0, tensors, 1).register()
+    assert e.value.reason == "INVALID_SPEC" and 'param_groups[0].tensors: there is no tensor "b"' in str(e.value)
+    node.cancel(job)

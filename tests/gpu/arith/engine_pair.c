@@ -11,6 +11,7 @@
 #define SLOTS_OF(rig) ((int)(rig).plan->slots)
 
 struct rig host, gpu;
+static char program[500], plugin[500];
 static struct cuda_device trainer; /* the trainers' side of the device */
 bool on_host;			   /* the slots, and what trainers see of the parameters */
 
@@ -34,8 +35,10 @@ void pair_open(struct rig_config c)
 	c.device = true;
 	c.slots_on_host = on_host;
 	rig_open(&gpu, &c);
-	gpu.program = ENGINE_PROGRAM;
-	gpu.argument = PLUGIN;
+	twin_path("engine_program", program, sizeof(program));
+	twin_path("../lib/gacc/gacc_cuda.so", plugin, sizeof(plugin));
+	gpu.program = program;
+	gpu.argument = plugin;
 }
 
 void pair_begin(struct rig_config c)
@@ -45,9 +48,9 @@ void pair_begin(struct rig_config c)
 	rig_attach_all(&host);
 	const struct engine_answer a = rig_allocate(&gpu);
 	ck_assert_msg(a.op == ENGINE_START && !a.status, "op %u, status %u: %s", a.op, a.status, a.text);
-	/* on both: CONTROL, STATUS, and on the device one of its own */
+	/* on both: CONTROL, STATUS, and on the device two of its own */
 	ck_assert_int_eq(gpu.n_segments, on_host ? 2 + 1 + SLOTS_OF(gpu) : 2);
-	ck_assert_int_eq(gpu.n_device, host.n_segments - 2 + 1 - (on_host ? SLOTS_OF(gpu) : 0));
+	ck_assert_int_eq(gpu.n_device, host.n_segments - 2 + 2 - (on_host ? SLOTS_OF(gpu) : 0));
 	rig_attach_all(&gpu);
 	twin_device(&trainer);
 }
@@ -59,8 +62,7 @@ void pair_end(void)
 	rig_close(&host);
 }
 
-/* The host's slot as it is now, by the descriptor that gaccd would have handed to the trainer. */
-static void give_slot(uint32_t slot)
+void pair_give(uint32_t from, uint32_t slot)
 {
 	const struct cuda_driver *cu = &trainer.cu;
 	const struct cu_access access = { { CU_MEM_LOCATION_TYPE_DEVICE, 0 }, CU_MEM_ACCESS_FLAGS_PROT_READWRITE };
@@ -70,19 +72,19 @@ static void give_slot(uint32_t slot)
 	const uint64_t bytes = host.plan->slot_bytes;
 	size_t unit = 0;
 	if (on_host) {
-		memcpy(rig_data(&gpu, SEG_SLOT, slot), rig_data(&host, SEG_SLOT, slot), bytes);
+		memcpy(rig_data(&gpu, SEG_SLOT, slot), rig_data(&host, SEG_SLOT, from), bytes);
 		return;
 	}
 	OK(cu->cuMemGetAllocationGranularity(&unit, &what, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED));
 	const uint64_t whole = (SEGMENT_DATA_OFFSET + bytes + unit - 1) / unit * unit;
-	const int fd = gpu.device_fd[gpu.n_device - (int)host.plan->slots + (int)slot];
+	const int fd = gpu.device_fd[gpu.n_device - 1 - (int)host.plan->slots + (int)slot];
 	cu_handle handle;
 	cu_memory at;
 	OK(cu->cuMemImportFromShareableHandle(&handle, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
 	OK(cu->cuMemAddressReserve(&at, whole, 0, 0, 0));
 	OK(cu->cuMemMap(at, whole, 0, handle, 0));
 	OK(cu->cuMemSetAccess(at, whole, &access, 1));
-	OK(cu->cuMemcpyHtoDAsync(at + SEGMENT_DATA_OFFSET, rig_data(&host, SEG_SLOT, slot), bytes, trainer.stream));
+	OK(cu->cuMemcpyHtoDAsync(at + SEGMENT_DATA_OFFSET, rig_data(&host, SEG_SLOT, from), bytes, trainer.stream));
 	OK(cu->cuStreamSynchronize(trainer.stream));
 	OK(cu->cuMemUnmap(at, whole));
 	OK(cu->cuMemAddressFree(at, whole));
@@ -95,7 +97,7 @@ void pair_fill(uint64_t window)
 {
 	for (uint32_t i = 0; i < SLOTS; i++) {
 		rig_fill_slot(&host, i, window * 100 + i);
-		give_slot(i);
+		pair_give(i, i);
 	}
 }
 
@@ -113,6 +115,25 @@ void pair_add(uint32_t i)
 	ck_assert_uint_eq(a.status, ST_OK);
 	ck_assert_msg(b.status == a.status && b.result == a.result, "%u: %s", b.status, b.text);
 	ck_assert_uint_eq(b.count, a.count);
+}
+
+static struct engine_answer add_present(struct rig *r, uint32_t slot, unsigned char present)
+{
+	struct engine_command c = rig_add_command(r, slot / 2, slot % 2, 1 + slot);
+	struct engine_answer a;
+	c.n_present = 1;
+	const uint64_t id = rig_send_with(r, c, &present);
+	ck_assert(rig_receive(r, &a));
+	ck_assert_uint_eq(a.id, id);
+	return a;
+}
+
+void pair_add_present(uint32_t i, unsigned char present)
+{
+	const uint32_t slot = pair_nth(i);
+	const struct engine_answer a = add_present(&host, slot, present), b = add_present(&gpu, slot, present);
+	ck_assert_uint_eq(a.status, ST_OK);
+	ck_assert_msg(b.status == a.status && b.result == a.result, "%u: %s", b.status, b.text);
 }
 
 /* What trainers see. */

@@ -18,9 +18,13 @@ void pair_begin(struct rig_config);
 void pair_end(void);
 /* All slots, of both. */
 void pair_fill(uint64_t window);
+/* The host's slot `from` as it is now goes to the device's slot `slot`, by the descriptor that gaccd would have handed
+ * to the trainer. */
+void pair_give(uint32_t from, uint32_t slot);
 /* The slot of the i-th push in canonical order: (rank 0, micro 0), (1, 0), (0, 1), (1, 1). */
 uint32_t pair_nth(uint32_t i);
 void pair_add(uint32_t i);
+void pair_add_present(uint32_t i, unsigned char present); /* bit t: tensor t is touched */
 void pair_init(void);
 void pair_same_params(void); /* as trainers see them */
 void pair_step(void);

@@ -4,9 +4,12 @@
 #include "support/suite.h"
 
 #include <check.h>
+#include <errno.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define OK(call) ck_assert_int_eq(call, ST_OK)
 
@@ -17,6 +20,34 @@ START_TEST(steps_have_the_bits_of_the_host)
 	pair_init();
 	for (int i = 0; i < 3; i++)
 		pair_window();
+	pair_end();
+}
+END_TEST
+
+/* Tensors 3 and 5 are left out by turns, tensor 3 comes back with one micro-batch; an engine dies on the way. */
+START_TEST(untouched_tensors_are_left_out)
+{
+	static const unsigned char present[][4] = { { 0x3f, 0x3f, 0x3f, 0x3f },
+						    { 0x37, 0x37, 0x37, 0x37 },
+						    { 0x17, 0x17, 0x17, 0x1f },
+						    { 0x37, 0x3f, 0x37, 0x37 } };
+	struct rig_config c = pair_config(_i % 3);
+	c.skip_untouched = true;
+	on_host = _i >= 3;
+	pair_begin(c);
+	pair_init();
+	for (uint32_t w = 0; w < 4; w++) {
+		pair_fill(host.window);
+		for (uint32_t i = 0; i < 4; i++) {
+			pair_add_present(i, present[w][i]);
+			if (w == 2 && i == 1) {
+				rig_kill(&gpu);
+				gpu.others_are_over = true;
+				rig_start(&gpu);
+			}
+		}
+		pair_step();
+	}
 	pair_end();
 }
 END_TEST
@@ -163,18 +194,110 @@ START_TEST(pushes_come_from_exchanged_slots)
 }
 END_TEST
 
+/* Those of rank 0's session `sgen`, from `slot` on; how many descriptors came. */
+static int make_slots(uint64_t sgen, uint32_t slot, int *fds, struct engine_answer *a)
+{
+	const struct engine_command c = { .op = ENGINE_MAKE_SLOTS, .sgen = sgen, .slot = slot, .id = ++gpu.next_id };
+	int n = ENGINE_MAX_FDS, rc;
+	OK(packet_send(gpu.fd, &c, sizeof(c), NULL, 0, NULL, 0));
+	while ((rc = packet_recv(gpu.fd, a, sizeof(*a), fds, &n)) == -EAGAIN ||
+	       (rc == (int)sizeof(*a) && a->op == ENGINE_PING)) {
+		n = ENGINE_MAX_FDS;
+		poll(&(struct pollfd){ .fd = gpu.fd, .events = POLLIN }, 1, -1);
+	}
+	ck_assert_int_eq(rc, sizeof(*a));
+	ck_assert_uint_eq(a->op, ENGINE_MAKE_SLOTS);
+	ck_assert_uint_eq(a->id, c.id);
+	return n;
+}
+
+static struct engine_answer give_slots(const int *fds, int n)
+{
+	const struct engine_command c = { .op = ENGINE_SLOTS, .sgen = 1, .id = ++gpu.next_id };
+	struct engine_answer a;
+	OK(packet_send(gpu.fd, &c, sizeof(c), NULL, 0, fds, n));
+	ck_assert(rig_receive(&gpu, &a));
+	ck_assert_uint_eq(a.op, ENGINE_SLOTS);
+	return a;
+}
+
+/* Where gaccd has the descriptor of a slot. */
+static int *device_slot(uint32_t slot)
+{
+	return &gpu.device_fd[gpu.n_device - 1 - (int)gpu.plan->slots + (int)slot];
+}
+
+START_TEST(slots_on_the_device_are_exchanged)
+{
+	int fresh[ENGINE_MAX_FDS], old[SLOTS];
+	struct engine_answer a;
+	on_host = false;
+	pair_begin(pair_config(0));
+	pair_init();
+	const int n = (int)gpu.plan->slots_per_rank;
+	pair_window();
+	/* the session's alone */
+	ck_assert_int_eq(make_slots(2, 0, fresh, &a), 0);
+	ck_assert_uint_eq(a.status, ST_SESSION_FENCED);
+	ck_assert_int_eq(make_slots(1, 1, fresh, &a), 0);
+	ck_assert_uint_eq(a.status, ST_SESSION_FENCED);
+	ck_assert_int_eq(make_slots(1, 0, fresh, &a), n);
+	ck_assert_msg(!a.status && a.n_device == (uint32_t)n, "%u %s", a.status, a.text);
+	/* something else in their place changes nothing */
+	int other[SLOTS];
+	for (int i = 0; i < n; i++)
+		other[i] = gpu.device_fd[1];
+	a = give_slots(other, n);
+	ck_assert_uint_eq(a.status, ST_SEGMENT_CORRUPT);
+	ck_assert_msg(strstr(a.text, "slot 0: "), "%s", a.text);
+	pair_window();
+	/* what is written to the old memory from now on is nobody's gradient */
+	a = give_slots(fresh, n);
+	ck_assert_msg(!a.status, "%u %s", a.status, a.text);
+	for (int i = 0; i < n; i++) {
+		old[i] = *device_slot((uint32_t)i);
+		*device_slot((uint32_t)i) = fresh[i];
+	}
+	pair_fill(host.window);
+	for (int i = 0; i < n; i++) {
+		*device_slot((uint32_t)i) = old[i];
+		pair_give(1 - (uint32_t)i, (uint32_t)i);
+		*device_slot((uint32_t)i) = fresh[i];
+		close(old[i]);
+	}
+	for (uint32_t i = 0; i < SLOTS; i++)
+		pair_add(i);
+	pair_step();
+	/* and a successor adopts the new memory */
+	rig_kill(&gpu);
+	gpu.others_are_over = true;
+	rig_start(&gpu);
+	pair_window();
+	pair_end();
+}
+END_TEST
+
 int main(void)
 {
 	Suite *s = suite_create("cuda_engine");
-	TCase *t = tcase_create("engine");
+	TCase *t = tcase_create("engine"), *fake = tcase_create("deaths"); /* which a real driver has no switch for */
+	/* enough to show that a copy of this program finds what it needs (test_bundle.py) */
+	TCase *few = tcase_create("engine");
+	tcase_set_tags(few, "few");
 	tcase_set_timeout(t, 60);
+	tcase_set_timeout(few, 60);
+	tcase_set_timeout(fake, 60);
 	if (HAS_KERNELS) {
 		tcase_add_loop_test(t, steps_have_the_bits_of_the_host, 0, 6);
-		tcase_add_loop_test(t, a_successor_adopts_the_memory, 0, 4);
+		tcase_add_loop_test(t, untouched_tensors_are_left_out, 0, 6);
+		tcase_add_loop_test(few, a_successor_adopts_the_memory, 0, 4);
 		tcase_add_test(t, many_descriptors);
 		tcase_add_test(t, pushes_come_from_exchanged_slots);
-		tcase_add_loop_test(t, deaths_at_stores, 0, 2);
+		tcase_add_test(t, slots_on_the_device_are_exchanged);
+		tcase_add_loop_test(fake, deaths_at_stores, 0, 2);
 	}
 	suite_add_tcase(s, t);
+	suite_add_tcase(s, few);
+	suite_add_tcase(s, fake);
 	return suite_run(s);
 }

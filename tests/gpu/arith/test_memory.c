@@ -17,7 +17,7 @@ static char why[256];
 static enum status open_device(struct cuda_device *d)
 {
 	why[0] = 0;
-	return cuda_device_open(d, twin_image, why, sizeof(why));
+	return cuda_device_open(d, "", twin_image(), why, sizeof(why));
 }
 
 static void refused(const char *attributes, const char *text)
@@ -205,6 +205,72 @@ START_TEST(foreign_memory_is_not_adopted)
 }
 END_TEST
 
+/* ---- a driver that fails in an adoption ---- */
+
+static cu_result fails_with;
+
+static cu_result no_import(cu_handle *out, void *fd, cu_handle_type type)
+{
+	return fails_with;
+}
+
+static cu_result no_address(cu_memory *out, size_t n, size_t align, cu_memory at, unsigned long long flags)
+{
+	return fails_with;
+}
+
+static cu_result no_map(cu_memory at, size_t n, size_t offset, cu_handle handle, unsigned long long flags)
+{
+	return fails_with;
+}
+
+static cu_result no_access(cu_memory at, size_t n, const struct cu_access *access, size_t n_access)
+{
+	return fails_with;
+}
+
+/* The GPU is full at the moment, above all, as trainers have the rest of it. */
+START_TEST(memory_that_cannot_be_taken_now_is_not_called_wrong)
+{
+	static const struct {
+		cu_result code;
+		enum status st;
+	} of[] = { { CUDA_ERROR_OUT_OF_MEMORY, ST_NO_MEMORY },
+		   { CUDA_ERROR_UNKNOWN, ST_IO_ERROR },
+		   { CUDA_ERROR_DEVICE_UNAVAILABLE, ST_IO_ERROR },
+		   { CUDA_ERROR_INVALID_VALUE, ST_SEGMENT_CORRUPT },
+		   { CUDA_ERROR_INVALID_HANDLE, ST_SEGMENT_CORRUPT } };
+	struct rig_config c = rig_small();
+	struct twin t;
+	struct cuda_memory m;
+	int fds[64];
+	twin_environment(0);
+	twin_open(&t, &c);
+	const struct cuda_driver whole = t.device.cu;
+	for (size_t i = 0; i < sizeof(of) / sizeof(*of); i++) {
+		fails_with = of[i].code;
+		t.device.cu = whole;
+		if (_i == 0)
+			t.device.cu.cuMemImportFromShareableHandle = no_import;
+		else if (_i == 1)
+			t.device.cu.cuMemAddressReserve = no_address;
+		else if (_i == 2)
+			t.device.cu.cuMemMap = no_map;
+		else
+			t.device.cu.cuMemSetAccess = no_access;
+		const int n = duplicates(&t, fds);
+		*why = 0;
+		ck_assert_int_eq(adopt(&t, &m, RIG_GENERATION, fds, n), of[i].st);
+		ck_assert_msg(*why, "a sentence");
+	}
+	t.device.cu = whole;
+	const int n = duplicates(&t, fds);
+	OK(adopt(&t, &m, RIG_GENERATION, fds, n));
+	cuda_memory_fini(&m);
+	twin_close(&t);
+}
+END_TEST
+
 START_TEST(memory_of_other_kernels_is_refused_and_stays)
 {
 	struct rig_config c = rig_small();
@@ -308,6 +374,7 @@ int main(void)
 	tcase_add_loop_test(t, a_call_that_fails_leaves_nothing_behind, 0, (int)(sizeof(calls) / sizeof(*calls)));
 	tcase_add_test(t, another_life_finds_what_the_first_has_left);
 	tcase_add_test(t, foreign_memory_is_not_adopted);
+	tcase_add_loop_test(t, memory_that_cannot_be_taken_now_is_not_called_wrong, 0, 4);
 	tcase_add_test(t, memory_of_other_kernels_is_refused_and_stays);
 	tcase_add_test(t, a_gpu_that_is_not_quiet_is_waited_for_and_then_given_up);
 	tcase_add_test(t, a_device_that_does_not_answer_is_given_up);

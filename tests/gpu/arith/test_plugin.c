@@ -14,7 +14,7 @@
 #include <string.h>
 
 static char why[256];
-static const struct device_log plain = { "test", LOG_TEXT, LOG_ERROR };
+static const struct device_user plain = { "test", LOG_TEXT, LOG_ERROR, NULL, NULL };
 
 static const struct device_plugin *load(void)
 {
@@ -44,7 +44,7 @@ START_TEST(without_a_driver_it_says_one_sentence)
 		printf("this machine has a driver: not run\n");
 		return;
 	}
-	ck_assert_int_eq(p->open(&d, &plain, why, sizeof(why)), ST_INVALID_CONFIG);
+	ck_assert_int_eq(p->open(&d, "", &plain, why, sizeof(why)), ST_INVALID_CONFIG);
 	ck_assert_ptr_null(d);
 	ck_assert_str_eq(why, HAS_KERNELS ? "there is no NVIDIA driver here: libcuda.so.1 is not found"
 					  : "this build of gacc has no kernels for GPUs: it was made without nvcc");
@@ -61,6 +61,7 @@ START_TEST(memory_goes_from_one_life_to_the_next)
 	struct arith *a, *b;
 	const int *fds;
 	int n, kept[64];
+	char name[64];
 	char back[8] = "";
 	if (!HAS_KERNELS)
 		return;
@@ -68,15 +69,17 @@ START_TEST(memory_goes_from_one_life_to_the_next)
 	rig_open(&rig, &c);
 	twin_plan(&rig);
 	ck_assert(p->takes(rig.plan, why, sizeof(why)));
-	OK(p->open(&first, &plain, why, sizeof(why)));
+	OK(p->open(&first, "", &plain, why, sizeof(why)));
 	OK(p->allocate(first, rig.plan, RIG_GENERATION, &fds, &n, why, sizeof(why)));
 	for (int i = 0; i < n; i++)
 		kept[i] = fcntl(fds[i], F_DUPFD_CLOEXEC, 0);
 	OK(p->arith(first, &a, &rig.page, false, TWIN_QUIET_NS, why, sizeof(why)));
 	OK(a->ops->write(a, SEG_PARAMS, 8, 8, "gradient"));
 	a->ops->close(a);
+	snprintf(name, sizeof(name), "%s", p->identity(first));
+	ck_assert_str_eq(name, "GPU-facecda0-6acc-4000-8000-000000000001");
 	p->close(first);
-	OK(p->open(&second, &plain, why, sizeof(why)));
+	OK(p->open(&second, name, &plain, why, sizeof(why)));
 	OK(p->adopt(second, rig.plan, RIG_GENERATION, kept, n, why, sizeof(why)));
 	OK(p->arith(second, &b, &rig.page, false, TWIN_QUIET_NS, why, sizeof(why)));
 	OK(b->ops->read(b, SEG_PARAMS, 8, 8, back));

@@ -61,14 +61,24 @@ static void give_state(struct twin *t, enum segment_role role)
 		twin_give(t, role);
 }
 
+static void count(void *n)
+{
+	++*(unsigned *)n;
+}
+
 static void begin(struct twin *t, const struct rig_config *c)
 {
 	struct arith_params a, b;
+	unsigned signs = 0;
 	twin_open(t, c);
 	give_state(t, SEG_STATE0);
 	give_state(t, SEG_STATE1);
 	OK(t->host->ops->init(t->host));
+	t->cuda->at_work = count;
+	t->cuda->at_work_arg = &signs;
 	OK(t->cuda->ops->init(t->cuda));
+	t->cuda->at_work = NULL;
+	ck_assert_uint_gt(signs, 0);
 	same(t, false);
 	OK(t->host->ops->inspect_params(t->host, &a));
 	OK(t->cuda->ops->inspect_params(t->cuda, &b));

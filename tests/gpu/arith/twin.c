@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "twin.h"
 
+#include "cuda/image.h"
 #include "engine/arith_host.h"
 
 #include <check.h>
@@ -10,14 +11,31 @@
 #include <string.h>
 #include <unistd.h>
 
-const char twin_image[] = "kernels";
+static const char no_image[] = "kernels"; /* the fake driver does not look at it */
+
+void twin_path(const char *from_program, char *out, size_t n)
+{
+	char program[400];
+	const ssize_t length = readlink("/proc/self/exe", program, sizeof(program) - 1);
+	ck_assert_int_gt(length, 0);
+	program[length] = 0;
+	*strrchr(program, '/') = 0;
+	snprintf(out, n, "%s/%s", program, from_program);
+}
+
+const void *twin_image(void)
+{
+	return cuda_image() ? cuda_image() : no_image;
+}
 
 void twin_environment(uint64_t seed)
 {
-	char text[32];
+	char text[32], kernels[500];
 	snprintf(text, sizeof(text), "arith%d", (int)getpid());
 	setenv("FAKE_CUDA_MACHINE", text, 1);
-	setenv("FAKE_CUDA_KERNELS", GPU_KERNELS, 1);
+	setenv("FAKE_CUDA_DEVICES", "1", 0); /* of several the next process may choose another one */
+	twin_path("../lib/gacc_cuda_host.so", kernels, sizeof(kernels));
+	setenv("FAKE_CUDA_KERNELS", kernels, 0);
 	snprintf(text, sizeof(text), "%llu", (unsigned long long)seed);
 	setenv("FAKE_CUDA_SEED", text, 1);
 	setenv("FAKE_CUDA_WEAK", seed ? "1" : "0", 1);
@@ -31,7 +49,7 @@ void twin_plan(struct rig *r)
 void twin_device(struct cuda_device *out)
 {
 	char why[200] = "";
-	ck_assert_msg(cuda_device_open(out, twin_image, why, sizeof(why)) == ST_OK, "%s", why);
+	ck_assert_msg(cuda_device_open(out, "", twin_image(), why, sizeof(why)) == ST_OK, "%s", why);
 }
 
 static void open_host(struct twin *t)

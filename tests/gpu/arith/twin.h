@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The same job twice: in shared memory with the host's arithmetic, and on a device of the fake driver. Check runs each
- * test in a process of its own, which sets the fake's environment and loads it then. */
+/* The same job twice: in shared memory with the host's arithmetic, and on a device of the fake driver, or of NVIDIA's
+ * if that is what the dynamic linker finds. Check runs each test in a process of its own, which sets the fake's
+ * environment and loads it then. */
 #ifndef GACC_TEST_GPU_TWIN_H
 #define GACC_TEST_GPU_TWIN_H
 
@@ -20,9 +21,13 @@ struct twin {
 	struct arith_norm norm; /* of the last add or inspect, the same in both */
 };
 
-extern const char twin_image[]; /* the fake does not look at it */
+/* The kernels of this build; without nvcc something that the fake takes for them. */
+const void *twin_image(void);
+/* Of a file, from the folder of this program: both can be moved. */
+void twin_path(const char *from_program, char *out, size_t n);
 
-/* A machine of this test's own, with the product's kernels. seed: of the simulator's order; 0: ascending. */
+/* A machine of this test's own, with the product's kernels; FAKE_CUDA_KERNELS may say where they are. seed: of the
+ * simulator's order; 0: ascending. */
 void twin_environment(uint64_t seed);
 /* What a device does with the plan: the rig has made it for the host, where it has its memory. */
 void twin_plan(struct rig *);

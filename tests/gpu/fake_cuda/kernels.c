@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Loads the kernels' shared object. It stays loaded: a kernel may still run when its module is unloaded. */
+/* Loads the kernels' shared objects. They stay loaded: a kernel may still run when its module is unloaded. */
 #include "kernels.h"
 
 #include "faults.h"
@@ -13,14 +13,17 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-static void *object;
+#define OBJECTS_MOST 4
 
-static void set_variables(void)
+static void *object[OBJECTS_MOST];
+static int n_objects;
+
+static void set_variables(void *of)
 {
-	uint64_t *seed = dlsym(object, "sim_seed");
-	int *weak = dlsym(object, "sim_weak");
-	int64_t *kill_after = dlsym(object, "sim_kill_after");
-	void (**on_kill)(void) = dlsym(object, "sim_on_kill");
+	uint64_t *seed = dlsym(of, "sim_seed");
+	int *weak = dlsym(of, "sim_weak");
+	int64_t *kill_after = dlsym(of, "sim_kill_after");
+	void (**on_kill)(void) = dlsym(of, "sim_on_kill");
 	if (seed)
 		*seed = options()->seed;
 	if (weak)
@@ -31,36 +34,51 @@ static void set_variables(void)
 		*on_kill = ghost_die;
 }
 
+static cu_result load(const char *path)
+{
+	void *found = n_objects < OBJECTS_MOST ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
+	if (!found) {
+		fprintf(stderr, "fake libcuda: %s\n", n_objects < OBJECTS_MOST ? dlerror() : "too many kernels");
+		return CUDA_ERROR_INVALID_IMAGE;
+	}
+	set_variables(found);
+	object[n_objects++] = found;
+	return CUDA_SUCCESS;
+}
+
 cu_result kernels_load(void)
 {
-	if (object)
+	char paths[1024], *rest = paths, *path;
+	cu_result r = CUDA_SUCCESS;
+	if (n_objects)
 		return CUDA_SUCCESS;
 	if (!options()->kernels) {
 		fprintf(stderr, "fake libcuda: FAKE_CUDA_KERNELS names no kernels\n");
 		return CUDA_ERROR_INVALID_IMAGE;
 	}
-	object = dlopen(options()->kernels, RTLD_NOW | RTLD_LOCAL);
-	if (!object) {
-		fprintf(stderr, "fake libcuda: %s\n", dlerror());
-		return CUDA_ERROR_INVALID_IMAGE;
-	}
-	set_variables();
-	return CUDA_SUCCESS;
+	snprintf(paths, sizeof(paths), "%s", options()->kernels);
+	while (!r && (path = strsep(&rest, ":")))
+		r = load(path);
+	return r;
 }
 
 void kernels_kill_now(void)
 {
-	int64_t *kill_after = object ? dlsym(object, "sim_kill_after") : NULL;
-	if (kill_after)
-		__atomic_store_n(kill_after, 0, __ATOMIC_RELAXED);
+	for (int i = 0; i < n_objects; i++) {
+		int64_t *kill_after = dlsym(object[i], "sim_kill_after");
+		if (kill_after)
+			__atomic_store_n(kill_after, 0, __ATOMIC_RELAXED);
+	}
 }
 
 host_kernel *kernels_find(const char *name)
 {
 	char symbol[256];
 	host_kernel *kernel;
+	void *found = NULL;
 	snprintf(symbol, sizeof(symbol), "host_%s", name);
-	void *found = dlsym(object, symbol);
+	for (int i = 0; i < n_objects && !found; i++)
+		found = dlsym(object[i], symbol);
 	memcpy(&kernel, &found, sizeof(kernel));
 	return kernel;
 }

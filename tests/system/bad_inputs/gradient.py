@@ -54,7 +54,7 @@ ATTACH = [
 # ---- sessions: every method that takes one, with every kind that is not ours ----
 
 METHODS = ["RegisterTensors", "PutParameters", "PutParametersInline", "WaitReady", "Push", "PushInline", "Flush", "WaitStep",
-           "GetParameters", "AckStep", "WatchSession", "Detach"]
+           "GetParameters", "AckStep", "PutTrainerState", "GetTrainerState", "WatchSession", "Detach"]
 STRANGE_SESSIONS = [
     ("fenced", ABORTED, "SESSION_FENCED", r"rank 1 of job \d+ \(pid", "end this process"),
     ("guessed", ABORTED, "SESSION_UNKNOWN", r"rank 0 of job \d+", "attach again"),

@@ -88,7 +88,8 @@ def no_deadline(method):
 
 
 NEED_DEADLINES = ["GradientService/" + m for m in ("Attach", "RegisterTensors", "PutParameters", "PutParametersInline", "WaitReady", "Push",
-                                                   "PushInline", "Flush", "WaitStep", "AckStep", "Detach")]
+                                                   "PushInline", "Flush", "WaitStep", "AckStep", "PutTrainerState", "GetTrainerState",
+                                                   "Detach")]
 NEED_DEADLINES += ["JobService/" + m for m in ("Submit", "Cancel", "Flush")]
 NESTED = b"".join(tagged(2, 2, tagged(1, 2, b"n")) for _ in range(3))
 

@@ -56,11 +56,44 @@ START_TEST(environment_is_torchruns)
 	ck_assert_str_eq(find(list, "OMP_NUM_THREADS"), "1");
 	ck_assert_str_eq(find(list, "PYTHONUNBUFFERED"), "1");
 	rank_environment_free(list);
-	rank_variables(3, 2, variables);
-	ck_assert_str_eq(variables[0], "RANK=3");
-	ck_assert_str_eq(variables[1], "LOCAL_RANK=3");
-	ck_assert_str_eq(variables[2], "GACC_RANK=3");
-	ck_assert_str_eq(variables[3], "GACC_RESTART_COUNT=2");
+	ck_assert_uint_eq(rank_variables(3, 2, false, variables), 4);
+	ck_assert_str_eq(variables[0], "GACC_RANK=3");
+	ck_assert_str_eq(variables[1], "GACC_RESTART_COUNT=2");
+	ck_assert_str_eq(variables[2], "RANK=3");
+	ck_assert_str_eq(variables[3], "LOCAL_RANK=3");
+}
+END_TEST
+
+/* Nor what a launcher around gaccctl has set. */
+START_TEST(nothing_starts_torch_distributed)
+{
+	char *ours[] = { (char[]){ "PATH=/bin" },
+			 (char[]){ "RANK=9" },
+			 (char[]){ "LOCAL_RANK=9" },
+			 (char[]){ "MASTER_ADDR=far" },
+			 (char[]){ "TORCHELASTIC_RUN_ID=x" },
+			 (char[]){ "NODE_RANK=0" },
+			 (char[]){ "RANKS=1" },
+			 NULL };
+	static const char *const absent[] = { "RANK",	    "LOCAL_RANK",  "WORLD_SIZE",  "LOCAL_WORLD_SIZE",
+					      "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID",
+					      "NODE_RANK" };
+	char variables[RANK_VARIABLES][RANK_VARIABLE_MAX];
+	struct rank_environment alone = e;
+	char **list;
+
+	alone.no_torch = true;
+	list = rank_environment(ours, &alone);
+	for (size_t i = 0; i < sizeof(absent) / sizeof(absent[0]); i++)
+		ck_assert_msg(!find(list, absent[i]), "%s", absent[i]);
+	ck_assert_str_eq(find(list, "PATH"), "/bin");
+	ck_assert_str_eq(find(list, "RANKS"), "1");
+	ck_assert_str_eq(find(list, "GACC_WORLD_SIZE"), "4");
+	ck_assert_str_eq(find(list, "GACC_JOB_ID"), "7");
+	rank_environment_free(list);
+	ck_assert_uint_eq(rank_variables(3, 2, true, variables), 2);
+	ck_assert_str_eq(variables[0], "GACC_RANK=3");
+	ck_assert_str_eq(variables[1], "GACC_RESTART_COUNT=2");
 }
 END_TEST
 
@@ -329,6 +362,7 @@ int main(int argc, char **argv)
 	tc = tcase_create("all");
 	tcase_add_checked_fixture(tc, setup, teardown);
 	tcase_add_test(tc, environment_is_torchruns);
+	tcase_add_test(tc, nothing_starts_torch_distributed);
 	tcase_add_test(tc, what_is_set_is_kept);
 	tcase_add_test(tc, an_escaped_log_is_only_shown);
 	tcase_add_test(tc, runs_with_output_and_status);

@@ -50,7 +50,7 @@ START_TEST(a_whole_file)
 		      "  schedule: { type: cosine, warmup_steps: 10, total_steps: 177, min_factor: 0.1 }\n"
 		      "  param_groups:\n"
 		      "  - { pattern: '*.bias', weight_decay: 0 }\n"
-		      "  - { pattern: 'emb*', lr_scale: 0.1, frozen: true }\n"
+		      "  - { pattern: 'emb*', tensors: [w, 'a[0]'], lr_scale: 0.1, frozen: true }\n"
 		      "  init:\n"
 		      "  - { pattern: '*.bias', type: zeros }\n"
 		      "  - { pattern: '*', type: normal, a: -1, b: 0.02 }\n"
@@ -61,13 +61,16 @@ START_TEST(a_whole_file)
 		      "  nodes: 'a:2,b:1'\n"
 		      "  sharding: full\n"
 		      "  accumulate: none\n"
+		      "  untouched: skip\n"
 		      "  device: cuda\n"
+		      "  slots_on: device\n"
+		      "  gpu: GPU-12ab\n"
 		      "  shard_threshold: 7\n"
 		      "  shard_size: 3\n"
 		      "  timeouts: { stall_warn: 1500ms, stall_abort: 1h, abandoned: 2h }\n"
 		      "  launch:\n"
 		      "    { mode: daemon, command: [python3, train.py, --lr, 0.1], working_dir: /tmp,\n"
-		      "      environment: { A: '1', B: '' }, max_restarts: 3, grace: 5s }\n"
+		      "      environment: { A: '1', B: '' }, max_restarts: 3, grace: 5s, no_torch_env: true }\n"
 		      "  host_memory: 1.5GiB\n"
 		      "  checkpoint: { dir: /data/%j, every_steps: 100, keep: 3, at_end: true }\n"
 		      "  restore_from: /data/1/step-5-2\n"
@@ -121,6 +124,9 @@ START_TEST(a_whole_file)
 	ck_assert_double_eq(m->param_groups[0]->lr_scale, 1);
 	ck_assert(m->param_groups[0]->override_weight_decay && m->param_groups[0]->weight_decay == 0);
 	ck_assert(!m->param_groups[1]->override_weight_decay && m->param_groups[1]->frozen);
+	ck_assert_uint_eq(m->param_groups[0]->n_tensors, 0);
+	ck_assert_uint_eq(m->param_groups[1]->n_tensors, 2);
+	ck_assert_str_eq(m->param_groups[1]->tensors[1], "a[0]");
 	ck_assert_uint_eq(m->n_init, 2);
 	ck_assert_int_eq(m->init[1]->type, GACC__V1__INIT_TYPE__INIT_TYPE_NORMAL);
 	ck_assert_double_eq(m->init[1]->a, -1);
@@ -152,7 +158,10 @@ START_TEST(a_whole_file)
 	ck_assert_uint_eq(m->shard_threshold, 7);
 	ck_assert_uint_eq(m->shard_size, 3);
 	ck_assert_int_eq(m->accumulate, GACC__V1__ACCUMULATE__ACCUMULATE_NONE);
+	ck_assert_int_eq(m->untouched, GACC__V1__UNTOUCHED__UNTOUCHED_SKIP);
 	ck_assert_int_eq(m->device, GACC__V1__DEVICE__DEVICE_CUDA);
+	ck_assert_str_eq(m->gpu, "GPU-12ab");
+	ck_assert_int_eq(m->slots_on, GACC__V1__SLOTS_ON__SLOTS_ON_DEVICE);
 	ck_assert_str_eq(m->log_dir, "/var/log/gacc/%j-%x");
 	ck_assert_uint_eq(m->n_tensors, 2);
 	ck_assert_int_eq(m->tensors[0]->dtype, GACC__V1__DATA_TYPE__DATA_TYPE_F32);
@@ -170,13 +179,13 @@ static const char *const values_to_come[] = { "OPTIMIZER_TYPE_LAMB" };
 START_TEST(every_field_of_the_message_was_in_that_file)
 {
 	/* The file above names every field of JobSpec: one that the proto gains must get a key here and there. */
-	ck_assert_uint_eq(gacc__v1__job_spec__descriptor.n_fields, 44);
+	ck_assert_uint_eq(gacc__v1__job_spec__descriptor.n_fields, 47);
 	ck_assert_uint_eq(gacc__v1__checkpoint_policy__descriptor.n_fields, 4);
 	ck_assert_uint_eq(gacc__v1__dynamic_loss_scale__descriptor.n_fields, 7);
 	ck_assert_uint_eq(gacc__v1__outlier_skip__descriptor.n_fields, 3);
 	ck_assert_uint_eq(gacc__v1__optimizer__descriptor.n_fields, 9);
 	ck_assert_uint_eq(gacc__v1__schedule__descriptor.n_fields, 7);
-	ck_assert_uint_eq(gacc__v1__param_group__descriptor.n_fields, 5);
+	ck_assert_uint_eq(gacc__v1__param_group__descriptor.n_fields, 6);
 	ck_assert_uint_eq(gacc__v1__init_rule__descriptor.n_fields, 4);
 	ck_assert_uint_eq(gacc__v1__tensor_spec__descriptor.n_fields, 4);
 }
@@ -245,7 +254,9 @@ static const struct {
 	{ "uneven: %s", &gacc__v1__uneven__descriptor, "UNEVEN_", OF(uneven), 0 },
 	{ "accumulate_dtype: %s", &gacc__v1__data_type__descriptor, "DATA_TYPE_", OF(accumulate_dtype), 0 },
 	{ "gradient_dtype: %s", &gacc__v1__data_type__descriptor, "DATA_TYPE_", OF(gradient_dtype), 0 },
+	{ "untouched: %s", &gacc__v1__untouched__descriptor, "UNTOUCHED_", OF(untouched), 0 },
 	{ "device: %s", &gacc__v1__device__descriptor, "DEVICE_", OF(device), 0 },
+	{ "slots_on: %s", &gacc__v1__slots_on__descriptor, "SLOTS_ON_", OF(slots_on), 0 },
 	{ "master: %s", &gacc__v1__master__descriptor, "MASTER_", OF(master), 0 },
 	{ "nonfinite: %s", &gacc__v1__non_finite__descriptor, "NON_FINITE_", OF(nonfinite), 0 },
 	{ "ordering: %s", &gacc__v1__ordering__descriptor, "ORDERING_", OF(ordering), 0 },
@@ -298,9 +309,9 @@ static const struct {
 	{ "spec: { lr: 1 }", "job.yaml:1:9: unknown key \"lr\" in spec; there is spec.optimizer.lr" },
 	{ "spec: { zzzzzzzz: 1 }", "job.yaml:1:9: unknown key \"zzzzzzzz\" in spec; there are ranks, micro_size, "
 				   "gradient_accumulation_steps, max_micro_size, steps, batch, reduction, "
-				   "fixed_divisor, grad_of, uneven, accumulate, accumulate_dtype, "
-				   "gradient_dtype, master, clip_norm, clip_value, nonfinite, loss_scale, "
-				   "dynamic_loss_scale, outlier_skip, optimizer, schedule, param_groups, ..." },
+				   "fixed_divisor, grad_of, uneven, accumulate, untouched, "
+				   "accumulate_dtype, gradient_dtype, master, clip_norm, clip_value, nonfinite, "
+				   "loss_scale, dynamic_loss_scale, outlier_skip, optimizer, schedule, ..." },
 	{ "spec:\n  micro_sise: 8\n",
 	  "job.yaml:2:3: unknown key \"micro_sise\" in spec; did you mean \"micro_size\"?" },
 	{ "spec:\n  reduction: weighted_men\n",

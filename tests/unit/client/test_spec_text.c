@@ -37,10 +37,11 @@ static const char *const files[] = {
 	"warmup_start_factor: 0, step_size: 10 }, init: [ { pattern: '*.b', type: zeros }, { pattern: '*', type: "
 	"normal, a: -1, "
 	"b: 0.02 } ], param_groups: [ { pattern: '*.bias', weight_decay: 0 }, { pattern: 'emb*', lr_scale: 0.1, "
-	"frozen: true } ], dynamic_loss_scale: { enabled: true, growth_factor: 4, hysteresis: 2 }, outlier_skip: { "
+	"frozen: true }, { tensors: [head, 'w[0]'], lr_scale: 2 } ], dynamic_loss_scale: { enabled: true, "
+	"growth_factor: 4, hysteresis: 2 }, outlier_skip: { "
 	"factor: 5 } }",
 	("spec: { optimizer: { type: adamw, weight_decay: 0 }, launch: { mode: daemon, command: [sh, -c, 'a \"b\"'], "
-	 "working_dir: /tmp, environment: { A: '1', B: '' }, max_restarts: 2, grace: 250ms } }"),
+	 "working_dir: /tmp, environment: { A: '1', B: '' }, max_restarts: 2, grace: 250ms, no_torch_env: true } }"),
 };
 
 START_TEST(a_file_made_from_a_job_gives_the_same_job)

@@ -16,6 +16,7 @@ static struct part_view full(void)
 	fields_fill(&v, sizeof(v), 11);
 	v.allocating = v.ended = v.released = v.ranks_known = v.has_tensors = true;
 	v.engine_pid = 0;
+	snprintf(v.gpu, sizeof(v.gpu), "GPU-12345678-1234-1234-1234-123456789012");
 	v.n_buffers = PART_VIEW_BUFFERS;
 	for (int i = 0; i < PART_VIEW_BUFFERS; i++)
 		snprintf(v.buffer[i].kind, sizeof(v.buffer[i].kind), "kind \xc3\xa9 %d", i);
@@ -40,7 +41,8 @@ static void expect_same(const struct part_view *v)
 #define SAME(field) ck_assert_msg(back.field == v->field, "%s", #field)
 	SAME(job_id), SAME(epoch), SAME(incarnation), SAME(number), SAME(part), SAME(links), SAME(bytes);
 	SAME(allocating), SAME(ended), SAME(released), SAME(ranks_known), SAME(has_tensors);
-	SAME(engine_starts), SAME(engine_pid), SAME(tensors), SAME(parameters), SAME(n_buffers);
+	SAME(engine_starts), SAME(engine_pid), SAME(tensors), SAME(parameters), SAME(gpu_bytes), SAME(n_buffers);
+	ck_assert_str_eq(back.gpu, v->gpu);
 	for (uint32_t i = 0; i < v->n_buffers; i++) {
 		SAME(buffer[i].segments), SAME(buffer[i].clients), SAME(buffer[i].bytes), SAME(buffer[i].tensors);
 		ck_assert_str_eq(back.buffer[i].kind, v->buffer[i].kind);
@@ -62,7 +64,7 @@ START_TEST(a_view_comes_back)
 END_TEST
 /* A member that is added and not compared above changes the size. */
 _Static_assert(sizeof(struct part_buffer) == 48, "compared above");
-_Static_assert(sizeof(struct part_view) == 96 + PART_VIEW_BUFFERS * 48, "compared above and below");
+_Static_assert(sizeof(struct part_view) == 152 + PART_VIEW_BUFFERS * 48, "compared above and below");
 
 /* One by one: a change of any of them is news, but for the number. */
 START_TEST(what_has_changed_is_news)
@@ -77,7 +79,8 @@ START_TEST(what_has_changed_is_news)
 	NEWS(part, v.part + 1), NEWS(links, v.links + 1), NEWS(bytes, v.bytes + 1), NEWS(allocating, false);
 	NEWS(ended, false), NEWS(released, false), NEWS(ranks_known, false);
 	NEWS(has_tensors, false), NEWS(engine_starts, v.engine_starts + 1), NEWS(engine_pid, 1);
-	NEWS(tensors, v.tensors + 1), NEWS(parameters, v.parameters + 1);
+	NEWS(tensors, v.tensors + 1), NEWS(parameters, v.parameters + 1), NEWS(gpu_bytes, v.gpu_bytes + 1);
+	NEWS(gpu[39], 'a');
 #undef NEWS
 }
 END_TEST
@@ -122,6 +125,8 @@ START_TEST(the_largest_view_is_small)
 		memset(v.buffer[i].kind, 'x', sizeof(v.buffer[i].kind) - 1);
 		v.buffer[i].kind[sizeof(v.buffer[i].kind) - 1] = '\0';
 	}
+	memset(v.gpu, 'x', sizeof(v.gpu) - 1);
+	v.gpu[sizeof(v.gpu) - 1] = '\0';
 	void *bytes = part_view_pack(&v, &n);
 	ck_assert_ptr_nonnull(bytes);
 	ck_assert_uint_le(n, PART_VIEW_BYTES);

@@ -49,12 +49,14 @@ static struct part_saved full_saved(void)
 				.micro_size = 108,
 				.last_rank = 2,
 				.lr_rank = 3,
-				.dir = { 109, 110 } };
+				.dir = { 109, 110 },
+				.n_states = 4 };
 	fields_fill(s.file, sizeof(s.file), 1);
+	fields_fill(&s.states, sizeof(s.states), 2);
 	return s;
 }
 /* A member that is added and not compared below changes the size. */
-_Static_assert(sizeof(struct save) == 56 + SAVE_MAX_PATH + 1 && sizeof(struct part_saved) == 464, "compared below");
+_Static_assert(sizeof(struct save) == 56 + SAVE_MAX_PATH + 1 && sizeof(struct part_saved) == 512, "compared below");
 
 static enum status save_through(const struct save *s, struct save *out)
 {
@@ -118,6 +120,8 @@ START_TEST(an_answer_comes_back)
 	ck_assert_uint_eq(back.dir.dev, 109);
 	ck_assert_uint_eq(back.dir.ino, 110);
 	ck_assert_mem_eq(back.file, s.file, sizeof(s.file));
+	ck_assert_mem_eq(&back.states, &s.states, sizeof(s.states));
+	ck_assert_uint_eq(back.n_states, 4);
 	s = (struct part_saved){ .epoch = 1, .term = 1, .number = 1, .last_rank = UINT32_MAX }; /* nobody pushed */
 	ck_assert_int_eq(saved_through(&s, &back), ST_OK);
 	ck_assert(!back.passed && back.status == ST_OK);
@@ -153,6 +157,8 @@ START_TEST(senseless_ones_are_refused)
 	REFUSED_SAVED(s.number = 0, "Saved.number is missing");
 	REFUSED_SAVED(s.last_rank = RANKS, "Saved.last_rank is 4 and lr_rank 3, and the job has 4 ranks");
 	REFUSED_SAVED(s.lr_rank = RANKS, "Saved.last_rank is 2 and lr_rank 4, and the job has 4 ranks");
+	REFUSED_SAVED(s.n_states = RANKS + 1, "Saved.n_states is 5, and the job has 4 ranks");
+	REFUSED_SAVED(s.states.bytes = 0, "Saved.states is no file, with n_states 4");
 	REFUSED_SAVED(s.applied_step = 107, "Saved.applied_step is 107, before window 106");
 }
 END_TEST

@@ -425,7 +425,7 @@ END_TEST
 START_TEST(a_learning_rate_that_overflows_in_a_group_ends_the_job)
 {
 	char pattern[] = "*";
-	struct spec_group group = { pattern, { .lr_scale = 4 }, false };
+	struct spec_group group = { .pattern = pattern, .values = { .lr_scale = 4 } };
 	spec.group = &group;
 	spec.n_groups = 1;
 	node.lr = _i ? 1e38 : 8e37;

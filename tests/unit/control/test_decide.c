@@ -298,7 +298,9 @@ START_TEST(scalars_beyond_f32_are_refused)
 {
 	const char *field = NULL;
 	char why[256] = "", pattern[] = "*";
-	struct spec_group group = { pattern, scalars[_i].group, scalars[_i].group.weight_decay != 0 };
+	struct spec_group group = { .pattern = pattern,
+				    .values = scalars[_i].group,
+				    .override_weight_decay = scalars[_i].group.weight_decay != 0 };
 	struct job_spec s = { .name = "t",
 			      .ranks = 1,
 			      .micro_size = 1,

@@ -429,6 +429,48 @@ START_TEST(sizes_are_written_for_people)
 }
 END_TEST
 
+/* ---- memory of GPUs ---- */
+
+static const char *fits_on_device(uint32_t uid, uint64_t bytes)
+{
+	static struct queue_verdict v;
+	struct queue_job c = make(uid, GIB, false);
+	c.device_bytes = bytes;
+	queue_judge(&limits, job, n_jobs);
+	queue_fits(&limits, job, n_jobs, &c, &v);
+	ck_assert_int_eq(v.status, *v.why ? ST_RESOURCE_EXHAUSTED : ST_OK);
+	return v.why;
+}
+
+static void add_on_device(uint32_t uid, uint64_t bytes)
+{
+	add(uid, GIB, false);
+	job[n_jobs - 1].device_bytes = bytes;
+}
+
+START_TEST(memory_of_gpus_is_counted_by_itself)
+{
+	add_on_device(1, 30 * GIB);
+	ck_assert_str_eq(fits_on_device(1, 1000 * GIB), ""); /* the GPU says */
+	limits.device_memory = 80 * GIB;
+	limits.device_memory_per_user = 50 * GIB;
+	ck_assert_str_eq(fits_on_device(1, 20 * GIB), "");
+	ck_assert_str_eq(fits_on_device(1, 20 * GIB + 1),
+			 "needs 20.0 GiB of GPUs' memory, 20.0 GiB of limits.device_memory_per_user (50.0 GiB) are "
+			 "free for alice");
+	ck_assert_str_eq(fits_on_device(2, 50 * GIB), "");
+	add_on_device(3, 10 * GIB);
+	ck_assert_str_eq(fits_on_device(2, 40 * GIB), "");
+	ck_assert_str_eq(fits_on_device(2, 41 * GIB),
+			 "needs 41.0 GiB of GPUs' memory, 40.0 GiB of limits.device_memory (80.0 GiB) are free");
+	ck_assert_str_eq(fits_on_device(2, 0), ""); /* a job on the host */
+	add_on_device(3, 60 * GIB);		    /* from before a limit was lowered */
+	ck_assert_str_eq(fits_on_device(2, 0), "");
+	ck_assert_msg(strstr(fits_on_device(2, 1), "0 B of limits.device_memory (") != NULL, "%s",
+		      fits_on_device(2, 1));
+}
+END_TEST
+
 int main(void)
 {
 	Suite *s = suite_create("queue");
@@ -452,6 +494,7 @@ int main(void)
 	tcase_add_test(c, who_waits_for_descriptors_starts_when_they_are_free);
 	tcase_add_test(c, an_ended_job_counts_until_its_memory_is_back);
 	tcase_add_test(c, an_ended_job_whose_ranks_live_counts_as_one_that_runs);
+	tcase_add_test(c, memory_of_gpus_is_counted_by_itself);
 	tcase_add_test(c, sizes_are_written_for_people);
 	return suite_run(s);
 }

@@ -32,6 +32,15 @@ static void add_group(const char *pattern)
 	spec.group[spec.n_groups++] = (struct spec_group){ .pattern = strdup(pattern), .values = { .lr_scale = 1 } };
 }
 
+/* Beside its pattern, which may be "". */
+static void add_names(const char *const *names, uint32_t n)
+{
+	struct spec_group *g = &spec.group[spec.n_groups - 1];
+	g->tensor = malloc(n * sizeof(*names));
+	g->n_tensors = n;
+	memcpy(g->tensor, names, n * sizeof(*names));
+}
+
 static void add_init(const char *pattern)
 {
 	uint32_t i = spec.n_init++;
@@ -60,6 +69,43 @@ START_TEST(the_first_rule_wins)
 	ck_assert_ptr_eq(spec_match_init(&match, &spec, 0), &spec.init[1].rule);
 	ck_assert_ptr_eq(spec_match_init(&match, &spec, 1), &spec.init[0].rule);
 	spec_match_fini(&match);
+}
+END_TEST
+
+/* In the order of the groups, whichever way one matches; a name has no wild cards. */
+START_TEST(groups_name_tensors)
+{
+	const struct tensor_spec t[] = { { .name = "a.bias" }, { .name = "b" },	 { .name = "c.bias" },
+					 { .name = "w[0]" },   { .name = "w0" }, { .name = "tied", .alias_of = "b" } };
+	const char *const first[] = { "w[0]", "b", "a.bias" }, *const last[] = { "c.bias", "tied", "b" };
+	static const int want[] = { 0, 0, 1, 0, -1, 2 };
+	add_group("");
+	add_names(first, 3);
+	add_group("*.bias");
+	add_group("");
+	add_names(last, 3);
+	ck_assert_int_eq(spec_match(&spec, t, 6, &match, why, sizeof(why)), ST_OK);
+	for (uint64_t i = 0; i < 6; i++)
+		ck_assert_msg(spec_match_group(&match, i) == want[i], "%s", t[i].name);
+	spec_match_fini(&match);
+	ck_assert_int_eq(spec_match(&spec, t, 5, &match, why, sizeof(why)), ST_INVALID_SPEC);
+	ck_assert_str_eq(why, "param_groups[2].tensors: there is no tensor \"tied\"");
+}
+END_TEST
+
+START_TEST(a_group_has_a_pattern_or_names_and_not_too_many)
+{
+	const char *field, *one[] = { "a" };
+	add_group("");
+	ck_assert_int_eq(job_spec_check(&spec, &field, why, sizeof(why)), ST_INVALID_SPEC);
+	ck_assert_str_eq(field, "param_groups.pattern");
+	add_names(one, 1);
+	ck_assert_msg(job_spec_check(&spec, &field, why, sizeof(why)) == ST_OK, "%s: %s", field, why);
+	spec.group[0].n_tensors = SPEC_MAX_NAMED;
+	ck_assert_int_eq(job_spec_check(&spec, &field, why, sizeof(why)), ST_OK);
+	spec.group[0].n_tensors++;
+	ck_assert_int_eq(job_spec_check(&spec, &field, why, sizeof(why)), ST_INVALID_SPEC);
+	ck_assert_str_eq(field, "param_groups.tensors");
 }
 END_TEST
 
@@ -341,6 +387,8 @@ int main(void)
 	tcase_add_test(tc, each_tensor_with_storage_needs_an_init_rule);
 	tcase_add_test(tc, rules_times_tensors_are_bounded);
 	tcase_add_test(tc, steps_are_bounded);
+	tcase_add_test(tc, groups_name_tensors);
+	tcase_add_test(tc, a_group_has_a_pattern_or_names_and_not_too_many);
 	tcase_add_test(tc, patterns_are_as_long_as_names_at_most);
 	tcase_add_test(tc, the_plan_has_the_rules_of_each_tensor);
 	tcase_add_test(tc, no_chunk_of_an_update_is_in_two_shares);

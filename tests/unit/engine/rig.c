@@ -141,7 +141,8 @@ void rig_spawn(struct rig *r)
 static bool take_device(struct rig *r, struct engine_answer *a)
 {
 	int fds[ENGINE_MAX_FDS], n = ENGINE_MAX_FDS, rc;
-	while ((rc = packet_recv(r->fd, a, sizeof(*a), fds, &n)) == -EAGAIN) {
+	while ((rc = packet_recv(r->fd, a, sizeof(*a), fds, &n)) == -EAGAIN ||
+	       (rc == (int)sizeof(*a) && a->op == ENGINE_PING)) { /* a sign of life */
 		n = ENGINE_MAX_FDS;
 		poll(&(struct pollfd){ .fd = r->fd, .events = POLLIN }, 1, -1);
 	}
@@ -266,6 +267,8 @@ static bool receive(struct rig *r, struct engine_answer *out)
 bool rig_receive(struct rig *r, struct engine_answer *out)
 {
 	while (receive(r, out)) {
+		if (out->op == ENGINE_PING && !out->id)
+			continue; /* a sign of life in long work */
 		if (out->op != ENGINE_PROGRESS)
 			return true;
 		ck_assert(out->id == 0 && r->n_progress < RIG_MAX_PROGRESS);

@@ -59,7 +59,8 @@ static uint32_t optim_group_of(const struct rig_config *c, uint32_t tensor)
 	return c->frozen >> tensor & 1 ? 1 : c->frozen >> (16 + tensor) & 1 ? 2 : 0;
 }
 
-/* Ranges: one per run of tensors of a dtype group that have the same optimizer group; LAMB: one per tensor. */
+/* Ranges: one per run of tensors of a dtype group that have the same optimizer group; LAMB and
+ * skip_untouched: one per tensor. */
 static uint64_t list_ranges(const struct rig *r, struct plan_range *out)
 {
 	uint64_t n = 0;
@@ -75,14 +76,31 @@ static uint64_t list_ranges(const struct rig *r, struct plan_range *out)
 				if (t->alias < 0 && t->start > at && t->start < next)
 					next = t->start;
 			}
-			if (n && r->config.optim.type != OPTIM_LAMB && out[n - 1].dtype_group == (uint32_t)g &&
-			    out[n - 1].optim_group == optim)
+			if (n && r->config.optim.type != OPTIM_LAMB && !r->config.skip_untouched &&
+			    out[n - 1].dtype_group == (uint32_t)g && out[n - 1].optim_group == optim)
 				out[n - 1].count += next - at;
 			else
 				out[n++] = (struct plan_range){ at, next - at, (uint32_t)g, optim };
 			at = next;
 		}
 	}
+	return n;
+}
+
+/* Where a share begins inside a range. */
+static uint64_t cut_ranges(const struct plan *p, struct plan_range *range, uint64_t n)
+{
+	uint64_t share[PLAN_MAX_PARTS + 1];
+	plan_shares(p, share);
+	for (uint32_t s = 1; s < p->n_parts; s++)
+		for (uint64_t i = n; i-- > 0;) {
+			if (range[i].start >= share[s] || share[s] >= range[i].start + range[i].count)
+				continue;
+			memmove(&range[i + 1], &range[i], (n++ - i) * sizeof(*range));
+			range[i].count = share[s] - range[i].start;
+			range[i + 1].start = share[s];
+			range[i + 1].count -= range[i].count;
+		}
 	return n;
 }
 
@@ -110,7 +128,10 @@ void rig_build_plan(struct rig *r)
 	const struct rig_config *c = &r->config;
 	const struct optim_group groups[] = { { 1, c->optim.weight_decay, false }, { 1, 0, true }, { 0.5, 0, false } };
 	struct plan_range range[2 * RIG_MAX_TENSORS];
+	const struct plan divided = { .n_elements = r->arena.n_elements, .n_parts = c->n_parts ? c->n_parts : 1 };
 	uint64_t n_ranges = list_ranges(r, range), n = r->arena.n_tensors;
+	if (c->skip_untouched && c->optim.type != OPTIM_LAMB)
+		n_ranges = cut_ranges(&divided, range, n_ranges);
 	size_t tensors = (sizeof(struct plan) + 7) / 8 * 8, ranges = tensors + n * sizeof(struct plan_tensor);
 	size_t optim = ranges + n_ranges * sizeof(struct plan_range), names = optim + sizeof(groups);
 	size_t bytes = names + n * (ARENA_MAX_NAME + 1);
@@ -130,6 +151,7 @@ void rig_build_plan(struct rig *r)
 			    .slots = c->ranks * c->micro_size + c->in_slot,
 			    .slots_per_rank = c->micro_size + c->in_slot,
 			    .in_slot = c->in_slot,
+			    .skip_untouched = c->skip_untouched,
 			    .device = c->device ? PLAN_CUDA : PLAN_HOST,
 			    .slots_on_host = c->device && c->slots_on_host,
 			    .reduction = REDUCE_WEIGHTED_MEAN,

@@ -75,6 +75,12 @@ START_TEST(segments_of_a_plan_come_in_a_fixed_order)
 	ck_assert_uint_eq(s[11].index, 3);
 	ck_assert_uint_eq(s[2].bytes, rig.plan->n_elements * 4);
 	ck_assert_uint_eq(s[11].bytes, rig.plan->slot_bytes);
+	ck_assert_int_eq(8, PLAN_BESIDE_SLOTS);
+	rig.plan->device = PLAN_CUDA;
+	rig.plan->slots_on_host = 1;
+	ck_assert_int_eq(plan_segments(rig.plan, s, 16), 12 + PLAN_ON_DEVICE);
+	rig.plan->device = PLAN_HOST;
+	rig.plan->slots_on_host = 0;
 	rig.plan->master = 0;
 	rig.plan->optim = (struct optim_config){ .type = OPTIM_SGD, .lr = 1 };
 	ck_assert_int_eq(plan_segments(rig.plan, s, 2), 9);

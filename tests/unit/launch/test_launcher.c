@@ -99,6 +99,29 @@ START_TEST(an_order_becomes_an_environment)
 }
 END_TEST
 
+/* The job's own RANK=99 is what it has asked for. */
+START_TEST(ranks_may_get_nothing_of_torch)
+{
+	static const char *const absent[] = { "WORLD_SIZE=",  "LOCAL_",	      "GROUP_",	      "NODE_RANK=",
+					      "MASTER_ADDR=", "MASTER_PORT=", "TORCHELASTIC_" };
+	struct launch_start s;
+	make_order();
+	word(LAUNCH_NO_TORCH);
+	packet.order.n_environment++;
+	ck_assert_int_eq(launch_start_parse(&packet, n_packet, &s), ST_OK);
+	char **e = launch_environment(&s, 1, 3);
+	for (char **v = e; *v; v++)
+		for (size_t i = 0; i < sizeof(absent) / sizeof(*absent); i++)
+			ck_assert_msg(strncmp(*v, absent[i], strlen(absent[i])) != 0, "%s", *v);
+	ck_assert_str_eq(value(e, "RANK"), "99");
+	ck_assert_str_eq(value(e, "GACC_RANK"), "5");
+	ck_assert_str_eq(value(e, "GACC_WORLD_SIZE"), "6");
+	ck_assert_str_eq(value(e, "GACC_JOB_ID"), "7");
+	launch_environment_free(e);
+	launch_start_fini(&s);
+}
+END_TEST
+
 START_TEST(every_cut_order_is_refused)
 {
 	struct launch_start s;
@@ -373,6 +396,7 @@ int main(void)
 	tcase_add_checked_fixture(c, setup, teardown);
 	suite_add_tcase(s, c);
 	tcase_add_test(c, an_order_becomes_an_environment);
+	tcase_add_test(c, ranks_may_get_nothing_of_torch);
 	tcase_add_test(c, every_cut_order_is_refused);
 	tcase_add_test(c, the_last_note_of_a_rank_counts);
 	tcase_add_test(c, notes_of_another_boot_are_forgotten);

@@ -21,7 +21,8 @@ static char *command[2];
 static char text_name[] = "full";
 static char text_w[] = "w*", text_b[] = "b*", text_all[] = "*", text_program[] = "/bin/true", text_argument[] = "-x",
 	    text_key[] = "NAME", text_value[] = "value", text_logs[] = "/logs", text_work[] = "/work",
-	    text_dir[] = "/kept", text_from[] = "/kept/9";
+	    text_dir[] = "/kept", text_from[] = "/kept/9", text_v[] = "v";
+static char *named[] = { text_v };
 
 static void fill_numbers(void)
 {
@@ -51,7 +52,9 @@ static void fill_numbers(void)
 	full.abandoned_ms = 90000;
 	full.parts = 1;
 	full.accumulate = GACC__V1__ACCUMULATE__ACCUMULATE_SUM;
+	full.untouched = GACC__V1__UNTOUCHED__UNTOUCHED_ZERO;
 	full.device = GACC__V1__DEVICE__DEVICE_HOST;
+	full.slots_on = GACC__V1__SLOTS_ON__SLOTS_ON_HOST;
 	full.sharding = GACC__V1__SHARDING__SHARDING_NONE;
 }
 
@@ -72,8 +75,8 @@ static void fill_messages(void)
 	schedule.step_size = 7;
 	schedule.gamma = 0.5;
 	schedule.warmup_start_factor = 0.2;
-	group = (Gacc__V1__ParamGroup){ group.base, text_w, 0.5, 0.25, 1, 0 };
-	second_group = (Gacc__V1__ParamGroup){ second_group.base, text_b, 3, 0, 0, 1 };
+	group = (Gacc__V1__ParamGroup){ group.base, text_w, 0.5, 0.25, 1, 0, 1, named };
+	second_group = (Gacc__V1__ParamGroup){ second_group.base, text_b, 3, 0, 0, 1, 0, NULL };
 	rule = (Gacc__V1__InitRule){ rule.base, text_all, GACC__V1__INIT_TYPE__INIT_TYPE_NORMAL, 0.5, 0.75 };
 	launch.command = command;
 	launch.n_command = 2;
@@ -82,6 +85,7 @@ static void fill_messages(void)
 	launch.n_environment = 1;
 	launch.max_restarts = 4;
 	launch.grace_ms = 1500;
+	launch.no_torch_env = true;
 	variable = (Gacc__V1__Label){ variable.base, text_key, text_value };
 	dynamic.enabled = 1;
 	dynamic.growth_factor = 3;

@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -16,7 +17,7 @@
 /* ---- an engine that answers as it is told ---- */
 
 /* Answers each command with its op; bytes of answer and tail, what n_tail says of it, how many descriptors come with it
- * (slot) and its status (micro) are in the command. */
+ * (slot) and its status (micro) are in the command. To ENGINE_ABORT it answers, and then hangs. */
 static int fake_engine(void)
 {
 	static struct {
@@ -40,6 +41,8 @@ static int fake_engine(void)
 			.op = c.op, .id = c.id, .status = c.micro, .n_tail = (uint32_t)c.bytes, .n_device = c.slot
 		};
 		packet_send(ENGINE_CHANNEL_FD, &p, (uint32_t)(sizeof(p.a) + c.offset), NULL, 0, out, (int)c.slot);
+		while (c.op == ENGINE_ABORT)
+			pause();
 	}
 }
 
@@ -47,6 +50,7 @@ static int fake_engine(void)
 
 static uv_loop_t loop;
 static struct engine_proc *proc;
+static uint32_t end_ms = 3600000;
 static struct {
 	unsigned answers, exits, descriptors;
 	struct engine_answer last;
@@ -82,7 +86,9 @@ static void setup(void)
 						     .exited = on_exited };
 	char why[200];
 	int fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
-	const struct engine_start s = { .op = ENGINE_START, .job_id = 7, .fds = &fd, .n_fds = 1, .kernels = "" };
+	const struct engine_start s = {
+		.op = ENGINE_START, .job_id = 7, .fds = &fd, .n_fds = 1, .end_ms = end_ms, .kernels = ""
+	};
 	memset(&heard, 0, sizeof(heard));
 	uv_loop_init(&loop);
 	ck_assert_msg(!engine_proc_start(&loop, &s, &events, NULL, &proc, why, sizeof(why)), "%s", why);
@@ -190,6 +196,28 @@ START_TEST(memory_that_nobody_has_asked_for)
 }
 END_TEST
 
+/* Nobody looks at it any more; it must not stay for ever with its memory, nor keep the loop from ending. */
+START_TEST(one_that_hangs_is_killed_when_it_is_let_go)
+{
+	const int before = n_open();
+	ask_for(ENGINE_ABORT, 0, ST_OK);
+	ck_assert(!heard.exits);
+	const int64_t pid = engine_proc_pid(proc);
+	engine_proc_close(proc);
+	proc = NULL;
+	uv_run(&loop, UV_RUN_DEFAULT);
+	ck_assert(kill((pid_t)pid, 0) && errno == ESRCH);
+	ck_assert_uint_eq(heard.exits, 0);
+	ck_assert_int_lt(n_open(), before);
+}
+END_TEST
+
+static void setup_short(void)
+{
+	end_ms = 100;
+	setup();
+}
+
 int main(int argc, char **argv)
 {
 	if (argc == 2 && !strcmp(argv[1], "--engine"))
@@ -201,6 +229,10 @@ int main(int argc, char **argv)
 	tcase_add_loop_test(t, nonsense_is_the_end_of_the_engine, 0, sizeof(nonsense) / sizeof(*nonsense));
 	tcase_add_test(t, memory_comes_with_the_answer);
 	tcase_add_loop_test(t, memory_that_nobody_has_asked_for, 0, 2);
+	suite_add_tcase(s, t);
+	t = tcase_create("end");
+	tcase_add_checked_fixture(t, setup_short, teardown);
+	tcase_add_test(t, one_that_hangs_is_killed_when_it_is_let_go);
 	suite_add_tcase(s, t);
 	return suite_run(s);
 }

@@ -93,6 +93,7 @@ START_TEST(numbers_that_no_enum_has)
 		   { (int *)&full.grad_of, "grad_of" },
 		   { (int *)&full.uneven, "uneven" },
 		   { (int *)&full.accumulate, "accumulate" },
+		   { (int *)&full.untouched, "untouched" },
 		   { (int *)&full.device, "device" },
 		   { (int *)&full.accumulate_dtype, "accumulate_dtype" },
 		   { (int *)&full.gradient_dtype, "gradient_dtype" },
@@ -129,6 +130,19 @@ START_TEST(sums_that_stay_in_their_slot)
 }
 END_TEST
 
+START_TEST(steps_of_the_trainers_leave_out_what_they_like)
+{
+	char none[] = "";
+	REFUSED((full.untouched = 2, checkpoint.every_steps = 0, checkpoint.at_end = 0, full.restore_from = none,
+		 optimizer.type = GACC__V1__OPTIMIZER_TYPE__OPTIMIZER_TYPE_CLIENT),
+		"untouched", "optimizer client");
+	full.untouched = GACC__V1__UNTOUCHED__UNTOUCHED_SKIP;
+	taken();
+	full.device = GACC__V1__DEVICE__DEVICE_CUDA;
+	taken();
+}
+END_TEST
+
 START_TEST(jobs_that_no_gpu_takes)
 {
 	char none[] = "";
@@ -142,6 +156,19 @@ START_TEST(jobs_that_no_gpu_takes)
 	REFUSED((ON_GPU, checkpoint.every_steps = 0, checkpoint.at_end = 0, full.restore_from = none,
 		 optimizer.type = GACC__V1__OPTIMIZER_TYPE__OPTIMIZER_TYPE_CLIENT),
 		"device", "optimizer client");
+	REFUSED(full.slots_on = GACC__V1__SLOTS_ON__SLOTS_ON_DEVICE, "slots_on", "for jobs with device: cuda");
+	REFUSED((ON_GPU, full.slots_on = 3), "slots_on", "slots_on 3 is unknown: host or device");
+	REFUSED((ON_GPU, full.slots_on = GACC__V1__SLOTS_ON__SLOTS_ON_DEVICE, full.slots_per_rank = 1),
+		"slots_per_rank", "with slots_on: device it must be 2");
+	REFUSED(full.gpu = (char *)"GPU-0", "gpu", "for jobs with device: cuda");
+	REFUSED((ON_GPU, full.gpu = (char *)"GPU-"), "gpu", "gpu is \"GPU-\"");
+	REFUSED((ON_GPU, full.gpu = (char *)"0"), "gpu", "nvidia-smi -L");
+	REFUSED((ON_GPU, full.gpu = (char *)"GPU-12 4"), "gpu", "nvidia-smi -L");
+	REFUSED((ON_GPU, full.gpu = (char *)"GPU-12345678-1234-1234-1234-1234567890123"), "gpu",
+		"41 bytes, at most 40");
+	ON_GPU;
+	full.gpu = (char *)"GPU-12345678-1234-1234-1234-123456789012";
+	taken();
 #undef ON_GPU
 }
 END_TEST
@@ -173,7 +200,8 @@ START_TEST(ranges)
 	REFUSED(optimizer.lr = -1, "optimizer", "optimizer.lr: -1");
 	REFUSED(dynamic.backoff_factor = 1, "dynamic_loss_scale.backoff_factor", "is 1");
 	REFUSED(outliers.factor = 0.5, "outlier_skip.factor", "0.5");
-	REFUSED(group.pattern = empty, "param_groups.pattern", "param_groups[0].pattern is empty");
+	REFUSED((group.pattern = empty, group.n_tensors = 0), "param_groups.pattern",
+		"param_groups[0].pattern is empty");
 	REFUSED(rule.pattern = of_length(256), "init.pattern", "256 bytes");
 	REFUSED((full.init = many_rules, full.n_init = 257), "init", "257 init rules, at most 256");
 	REFUSED((full.param_groups = many_groups, full.n_param_groups = 257), "param_groups", "257 param_groups");
@@ -215,6 +243,7 @@ Suite *refused_suite(void)
 	tcase_add_test(t, paths);
 	tcase_add_test(t, numbers_that_no_enum_has);
 	tcase_add_test(t, sums_that_stay_in_their_slot);
+	tcase_add_test(t, steps_of_the_trainers_leave_out_what_they_like);
 	tcase_add_test(t, jobs_that_no_gpu_takes);
 	tcase_add_test(t, ranges);
 	tcase_add_test(t, times_do_not_run_over);

@@ -96,7 +96,7 @@ START_TEST(wrong_manifests_are_refused)
 		const char *from, *to, *says;
 		enum status status;
 	} changes[] = {
-		{ "\"version\": 1", "\"version\": 5", "version 5", ST_VERSION_SKEW },
+		{ "\"version\": 1", "\"version\": 6", "version 6", ST_VERSION_SKEW },
 		{ "\"version\": 1", "\"version\": 0", "version 0", ST_VERSION_SKEW },
 		{ "\"updates\": []", "\"updates\": {}", "\"updates\"", ST_MALFORMED },
 		{ "\"updates\": []", "\"updates\": [{\"window\": 3}]", "\"updates\"", ST_MALFORMED },

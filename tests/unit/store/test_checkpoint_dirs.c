@@ -6,6 +6,8 @@
 #include "support/suite.h"
 
 #include <check.h>
+#include <errno.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -25,6 +27,42 @@ START_TEST(what_a_killed_writer_left_is_swept)
 	ck_assert_int_eq(checkpoint_sweep(dir, uuid, &last, why, sizeof(why)), ST_OK);
 	ck_assert_uint_eq(last, 3);
 	ck_assert(stat(partial, &s) != 0 && stat(foreign, &s) == 0 && stat(final, &s) == 0);
+}
+END_TEST
+
+static void *delete_as_rm_does(void *arg)
+{
+	char path[CHECKPOINT_MAX_PATH + 64];
+	for (int i = 0; i < CHECKPOINT_PARTS; i++) {
+		snprintf(path, sizeof(path), "%s/%s", final, checkpoint_part_name((enum checkpoint_part)i));
+		unlink(path);
+	}
+	rmdir(final);
+	if (arg)
+		rmdir(dir);
+	return arg;
+}
+
+/* Both are at it at once, so each round ends in another moment. At 1 the user deletes the folder, too. */
+START_TEST(a_sweep_and_a_user_who_deletes_get_on)
+{
+	char path[CHECKPOINT_MAX_PATH + 64];
+	pthread_t user;
+	struct stat s;
+	for (int round = 0; round < 400; round++) {
+		uint64_t last = 0;
+		ck_assert(!mkdir(dir, 0755) || errno == EEXIST);
+		ck_assert_int_eq(mkdir(final, 0755), 0);
+		for (int i = 0; i < CHECKPOINT_PARTS; i++) {
+			snprintf(path, sizeof(path), "%s/%s", final, checkpoint_part_name((enum checkpoint_part)i));
+			fclose(fopen(path, "w"));
+		}
+		ck_assert_int_eq(pthread_create(&user, NULL, delete_as_rm_does, _i ? dir : NULL), 0);
+		enum status st = checkpoint_sweep(dir, uuid, &last, why, sizeof(why));
+		pthread_join(user, NULL);
+		ck_assert_msg(!st, "round %d: %s", round, why);
+		ck_assert(stat(final, &s) != 0);
+	}
 }
 END_TEST
 
@@ -257,6 +295,7 @@ int main(void)
 	suite_add_tcase(s, c);
 	tcase_add_test(c, what_a_killed_writer_left_is_swept);
 	tcase_add_test(c, ids_that_nobody_can_follow_are_no_ids);
+	tcase_add_loop_test(c, a_sweep_and_a_user_who_deletes_get_on, 0, 2);
 	tcase_add_test(c, names_are_of_one_job);
 	tcase_add_loop_test(c, modes_are_as_promised_whatever_the_umask, 0, 2);
 	tcase_add_test(c, what_others_put_under_our_names_is_left_alone);

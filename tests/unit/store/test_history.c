@@ -170,10 +170,13 @@ START_TEST(old_windows_go)
 {
 	static const struct history_limits limits = { 100, 1000 };
 	struct history *h = open_ok(&limits);
-	for (uint64_t w = 0; w < 500; w++) {
+	for (uint64_t w = 0; w < 700; w++) {
 		ck_assert_int_eq(put(h, 1, w, 2), ST_OK);
 		struct seen s = windows(h, 1, 0, UINT64_MAX, true);
-		ck_assert(s.n >= (w < 100 ? w + 1 : 100) && s.n <= 132 && s.with_micros == s.n && s.first == w);
+		ck_assert(s.first == w && s.last == 0 && s.n <= HISTORY_WHOLE + 132);
+		ck_assert(s.with_micros >= (w < 100 ? w + 1 : 100) && s.with_micros <= 132);
+		s = windows(h, 1, 0, 100, true); /* the newest have no gaps */
+		ck_assert(s.last == (w < 100 ? 0 : w - 99) && s.with_micros == s.n);
 	}
 	history_close(h);
 }

@@ -93,5 +93,5 @@ int main(int argc, char **argv)
 					  .script = script,
 					  .judge = judge,
 					  .may_lose = "-wal" /* laid out in advance: zeros */ };
-	return torture_main(argc, argv, &t, 11, 61);
+	return torture_main(argc, argv, &t, 23, 127);
 }

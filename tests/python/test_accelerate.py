@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""gacc.accelerate with Accelerate's own release: its example's seed, and a loop with all that goes wrong elsewhere, beside plain torch."""
+import copy
+import math
+
+import pytest
+import torch
+
+pytest.importorskip("accelerate")
+from accelerate import Accelerator  # noqa: E402
+from accelerate.utils import GradientAccumulationPlugin  # noqa: E402
+from accelerate.state import AcceleratorState, GradientState, PartialState  # noqa: E402
+
+from loops import batch, check, difference, fresh_name, gacc, loss_of, model, refused  # noqa: E402
+from ranks import Rank  # noqa: E402
+
+K, NAN = 4, 1  # batches in a window; the window that has a NaN
+
+
+@pytest.fixture(autouse=True)
+def fresh_state():
+    for state in (AcceleratorState, GradientState, PartialState):
+        state._reset_state()
+
+
+def accelerator(**how):
+    return Accelerator(cpu=True, **how)
+
+
+def test_the_guides_example(endpoint):
+    """Its "Self-contained example" with another optimizer line and attach: "the final model weight is 2.04000"."""
+    x = torch.tensor([1., 2., 3., 4., 5., 6., 7., 8.])
+    y = torch.tensor([2., 4., 6., 8., 10., 12., 14., 16.])
+    dataset = torch.utils.data.TensorDataset(x, y)
+    loader = torch.utils.data.DataLoader(dataset, batch_size=2)
+    criterion = torch.nn.MSELoss()
+    m = torch.nn.Linear(1, 1, bias=False)
+    torch.nn.init.zeros_(m.weight)
+    acc = accelerator(gradient_accumulation_steps=4)
+    opt = gacc.torch.Optimizer(m, "sgd", lr=0.02, micro_size=4)
+    m, opt, loader = acc.prepare(m, opt, loader)
+    gacc.accelerate.attach(acc, opt)
+    for inputs, targets in loader:
+        with acc.accumulate(m):
+            inputs, targets = inputs.view(-1, 1), targets.view(-1, 1)
+            loss = criterion(m(inputs), targets)
+            acc.backward(loss)
+            opt.step()
+            opt.zero_grad()
+    assert f"{m.weight.item():.5f}" == "2.04000"
+    opt.optimizer.close()
+
+
+class Batches(torch.utils.data.Dataset):
+    """A rank's batches, whole."""
+    def __init__(self, rank, n):
+        self.all = [batch(rank, i) for i in range(n)]
+
+    def __len__(self):
+        return len(self.all)
+
+    def __getitem__(self, i):
+        return (*self.all[i], torch.tensor(i))
+
+
+def decay(o):
+    return torch.optim.lr_scheduler.LambdaLR(o, lambda e: 1 / (1 + e))
+
+
+def train(rank, world, n, job, micro_size=16, nan=True):
+    """Accelerate's loop. Returns parameters and what a logger sees after each step: (norm, lr before the scheduler moves, skipped, mean loss)."""
+    torch.set_num_threads(1)
+    m = model()
+    acc = accelerator(gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=K))
+    opt = gacc.torch.Optimizer(m, "sgd", lr=0.1, momentum=0.9, micro_size=micro_size, clip_norm=0.7, job=job, rank=rank, world=world)
+    loader = torch.utils.data.DataLoader(Batches(rank, n), batch_size=None)
+    m, opt, loader, sched = acc.prepare(m, opt, loader, decay(opt))
+    inner = gacc.accelerate.attach(acc, opt)
+    told = []
+    for x, y, i in loader:
+        with acc.accumulate(m):
+            inner.micro(weight=len(x))
+            acc.backward(loss_of(m, (x, y)) * (math.nan if nan and i == K * NAN else 1))
+            norm = acc.clip_grad_norm_(m.parameters(), 0.7)
+            lr = opt.param_groups[0]["lr"]
+            opt.step()
+            sched.step()
+            opt.zero_grad()
+            if acc.sync_gradients:
+                told.append((norm.item(), lr, acc.optimizer_step_was_skipped, inner.last.mean_loss))
+    acc.end_training()
+    state = {name: p.numpy().copy() for name, p in m.state_dict().items()}
+    inner.close()
+    return state, told
+
+
+def against_plain_torch(state, told, windows, skipped):
+    got, begin = model(), model()
+    got.load_state_dict({n: torch.from_numpy(v) for n, v in state.items()})
+    wanted = check(got, begin, lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9), windows, clip=0.7, scheduler=decay, skipped=skipped)
+    applied = [t for t in told if not t[2]]
+    assert [t[2] for t in told] == [i in skipped for i in range(len(told))]
+    seen = [(norm, lr, loss) for norm, lr, _, loss in applied]
+    assert seen == [pytest.approx(w, rel=1e-5) for w in wanted[:len(applied)]]
+    assert min(norm for norm, _, _ in wanted) > 0.7, "clipping bites"
+
+
+def test_a_loop_with_a_short_window_tokens_clipping_a_scheduler_and_nan(endpoint):
+    """14 batches: windows of 4, 4 (NaN, skipped), 4 and 2."""
+    state, told = train(0, 1, 14, None)
+    windows = [[batch(0, i) for i in range(at, min(at + K, 14))] for at in range(0, 14, K)]
+    against_plain_torch(state, told, windows, (NAN,))
+
+
+def test_two_ranks_with_6_and_4_batches(node):
+    """Two processes without a process group. The second joins the first one's last window with nothing to give."""
+    job, counts = fresh_name(), (6, 4)
+    ranks = [Rank(node, train, r, 2, counts[r], job, 16, False) for r in range(2)]
+    (state, told), (other, _) = [r.result() for r in ranks]
+    assert all((state[n] == other[n]).all() for n in state)
+    windows = [[batch(r, i) for r in range(2) for i in range(at, min(at + K, counts[r]))] for at in (0, K)]
+    against_plain_torch(state, told, windows, ())
+
+
+def test_without_attach_it_says_so(endpoint):
+    m, acc = model(), accelerator(gradient_accumulation_steps=2)
+    with gacc.torch.Optimizer(m, "sgd", lr=0.1, micro_size=2) as inner:
+        m, opt = acc.prepare(m, inner)
+        with refused("BOUNDARY", "2 backward.*gacc.accelerate.attach"):
+            for i in range(2):
+                with acc.accumulate(m):
+                    acc.backward(loss_of(m, batch(0, i)))
+                    opt.step()
+
+
+def test_clipping_elsewhere(endpoint):
+    m, acc = model(), accelerator()
+    with gacc.torch.Optimizer(m, "sgd", lr=0.1, micro_size=2) as opt:
+        with refused("INVALID_ARGUMENT", "not a gacc.torch.Optimizer but a SGD"):
+            gacc.accelerate.attach(acc, torch.optim.SGD(m.parameters(), lr=0.1))
+        gacc.accelerate.attach(acc, opt)
+        with refused("CLIP_MISMATCH", "clipping at 1, and the job has clip_norm 0"):
+            acc.clip_grad_norm_(m.parameters(), 1.0)
+        with refused("CLIP_MISMATCH", "clip_value"):
+            acc.clip_grad_value_(m.parameters(), 1.0)
+
+
+def in_a_process_group():
+    """What gaccctl run's RANK and WORLD_SIZE bring about."""
+    m, acc = torch.nn.Linear(1, 1), accelerator()
+    wrapped = acc.prepare(m)
+    with gacc.torch.Optimizer(m, "sgd", lr=0.1, micro_size=2, job=fresh_name(), rank=0, world=1) as opt:
+        said = [type(wrapped).__name__]
+        acc2 = copy.copy(acc)
+        for call in (lambda: gacc.accelerate.attach(acc2, opt), lambda: gacc.torch.Optimizer(wrapped, "sgd", lr=0.1, micro_size=2)):
+            try:
+                call()
+            except gacc.GaccError as e:
+                said.append(f"{e.reason} {e}")
+    acc.end_training()
+    return said
+
+
+def test_a_process_group_is_refused(node):
+    from harness import free_port
+    port = free_port()
+    ranks = [Rank(node, in_a_process_group, RANK=r, WORLD_SIZE=2, LOCAL_RANK=r, LOCAL_WORLD_SIZE=2, MASTER_ADDR="127.0.0.1", MASTER_PORT=port) for r in range(2)]
+    for r in ranks:
+        kind, attach, made = r.result()
+        assert kind == "DistributedDataParallel" and "process group of 2" in attach and "GACC_RANK" in attach
+        assert made.startswith("NOT_SUPPORTED") and "the model is a DistributedDataParallel" in made
+    assert difference(model(), model()) == 0

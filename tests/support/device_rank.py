@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A rank that trains with the Python package, for tests/system/test_device_slots.py:
+
+    device_rank.py WINDOWS
+
+Its gradients are drawn by window and micro-batch; slots and parameters are where the job has them. "window N" is written when window N is over and
+a line is awaited then; at the end the parameters, as hexadecimal digits."""
+import ctypes
+import sys
+
+import numpy as np
+
+import gacc
+import gacc.device
+
+TENSORS = {"w": ("f32", (37, 5)), "b": ("bf16", (11,)), "s": ("f32", ())}
+
+
+def gradient(window, micro, name, shape):
+    return np.random.default_rng([window, micro, len(name), *name.encode()]).standard_normal(shape).astype(np.float32)
+
+
+def train(windows):
+    with gacc.attach() as session:
+        session.register(TENSORS)
+        session.upload({name: gradient(10 ** 6, 0, name, shape) for name, (_, shape) in TENSORS.items()})
+        while session.window < windows:
+            for micro in session.missing:
+                session.fill({name: gradient(session.window, micro, name, shape) for name, (_, shape) in TENSORS.items()})
+                session.push(weight=1.0 + micro)
+            step = session.wait()
+            print("window", step.window, flush=True)
+            sys.stdin.readline()
+        print("".join(np.asarray(session.parameters[name]).tobytes().hex() for name in TENSORS), flush=True)
+
+
+def refusals():
+    """What an array on the device does not do; and a context that is current is the one that is used."""
+    driver, context, current = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(), ctypes.c_void_p()
+    assert not driver.cuInit(0) and not driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) and not driver.cuCtxSetCurrent(context)
+    with gacc.attach() as session:
+        session.register(TENSORS)
+        session.upload({name: gradient(10 ** 6, 0, name, shape) for name, (_, shape) in TENSORS.items()})
+        slot, parameters = session.slot(), session.parameters
+        assert not driver.cuCtxGetCurrent(ctypes.byref(current)) and current.value == context.value
+        there = slot["w"].__cuda_array_interface__
+        assert there["shape"] == (37, 5) and there["typestr"] == "<f4" and there["data"][0] == slot["w"].address and not there["strides"]
+        slot["w"][...] = np.arange(185, dtype=np.float32).reshape(37, 5)
+        assert (np.asarray(slot["w"]) == np.arange(185).reshape(37, 5)).all() and np.asarray(slot["w"], np.float64).dtype == np.float64
+        session.slot(1)["w"][...] = slot["w"]  # from one to the other, on the device
+        assert (np.asarray(session.slot(1)["w"]) == np.arange(185).reshape(37, 5)).all()
+        slot["s"][...] = 3.5
+        assert float(np.asarray(slot["s"])) == 3.5
+        set_it = gacc.device.DeviceArray.__setitem__
+        for wrong in (lambda: set_it(slot["w"], 0, 1.0), lambda: set_it(slot["w"], Ellipsis, slot["b"]), lambda: set_it(slot["w"], Ellipsis, np.zeros(7)),
+                      lambda: set_it(parameters["w"], Ellipsis, 1.0), lambda: slot["w"].__array__(copy=False), lambda: slot["w"].view(np.int16),
+                      lambda: set_it(slot["w"], Ellipsis, slot["w"].view(np.int32))):  # the bits of other numbers
+            try:
+                wrong()
+            except (ValueError, IndexError):
+                continue
+            raise AssertionError("it was taken")
+        before = ctypes.c_void_p()
+        assert not driver.cuCtxSetCurrent(None)
+        session._link.memory.driver.settle()
+        with session._link.memory.driver.current(), session._link.memory.driver.current():  # as when a mapping is collected meanwhile
+            pass
+        assert not driver.cuCtxGetCurrent(ctypes.byref(before)) and not before.value  # the caller's is as it was
+        session.detach(done=False)
+    print("refused", flush=True)
+
+
+if sys.argv[1] == "refusals":
+    refusals()
+else:
+    train(int(sys.argv[1]))
