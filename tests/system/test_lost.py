@@ -22,15 +22,15 @@ def started(daemon, **timeouts):
 
 
 def test_all_ranks_lost_stalls_and_is_abandoned(daemon):
-    """stall_abort is for stragglers that others wait for; nobody waits here."""
+    """stall_abort is for stragglers that others wait for; nobody waits here. It also limits the start, which a busy machine delays."""
     daemon.allow += [" RankLost job=", " NoRanks job=", " Ended job="]
-    job, trainers = started(daemon, stall_warn_ms=300, stall_abort_ms=400, abandoned_ms=1500)
+    job, trainers = started(daemon, stall_warn_ms=300, stall_abort_ms=4000, abandoned_ms=5000)
     for t in trainers:
         t.close()  # without a word
     wait_until("stalled", lambda: daemon.get_job(job).state == STALLED)
-    assert daemon.get_job(job).reason == "no rank is attached: without one the job ends after timeouts.abandoned (1.5 s)"
+    assert daemon.get_job(job).reason == "no rank is attached: without one the job ends after timeouts.abandoned (5 s)"
     wait_until("failed", lambda: daemon.get_job(job).state == FAILED)
-    assert daemon.get_job(job).reason == "abandoned: no rank was attached for 1.5 s (timeouts.abandoned)"
+    assert daemon.get_job(job).reason == "abandoned: no rank was attached for 5 s (timeouts.abandoned)"
 
 
 def test_a_rank_that_is_back_saves_the_job(daemon):

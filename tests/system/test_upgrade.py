@@ -122,14 +122,14 @@ def test_a_job_waits_for_nodes_of_another_build(what):
     """Their engines would not understand each other, or compute other bits. Micro-batches are counted meanwhile, and nothing ends the job."""
     change, words = UNLIKE[what]
     with nodes(2, systemd_ms=20000) as (cluster, relay):
-        c = over(cluster, spec(ranks=2, parts=2, stall_warn_ms=500, stall_abort_ms=1500))
+        c = over(cluster, spec(ranks=2, parts=2, stall_warn_ms=500, stall_abort_ms=3000))
         a, job = cluster["a"], c.team.job
         c.window()
         restart(cluster, relay, "b", **change)
         sent = drawn(c)
         push(c, sent, 0, 1)
         wait_until(lambda: f"the reason: {a.get_job(job).reason}", lambda: a.get_job(job).reason == f"part 1: {words}")
-        time.sleep(3)
+        time.sleep(4)  # longer than stall_abort
         assert a.state(job) == "STALLED" and a.get_job(job).reason == f"part 1: {words}" and a.get_job(job).applied_step == 1
         assert any("NodeAwaited" in line and words in line for line in a.log().splitlines())
         rows = {n.name: (n.collectives, n.kernels_revision) for n in a.client.node.ListNodes().nodes}
