@@ -58,7 +58,7 @@ def test_a_job_waits_for_an_engine_that_may_come_and_goes_on():
 
 def test_a_job_ends_when_that_takes_too_long():
     with Daemon(allow=FAILING) as d:
-        held, job = (d.submit({**SPEC, "name": name, "stall_abort_ms": 3000, "stall_warn_ms": 500, "init": [{"pattern": "*", "type": "zeros"}]})
+        held, job = (d.submit({**SPEC, "name": name, "stall_abort_ms": 2500, "stall_warn_ms": 500, "init": [{"pattern": "*", "type": "zeros"}]})
                      for name in ("held", "other"))
         for j in (held, job):
             wait_state(d, j, "RUNNING")
@@ -67,7 +67,7 @@ def test_a_job_ends_when_that_takes_too_long():
             d.kill_engine(held)
             d.kill_engine(job)
             reason = wait_state(d, job, "NODE_FAIL").reason
-            assert re.fullmatch(rf"the engine cannot be started \(\d tries in [34]\.\d s\): {NO_SOCKET}", reason), reason
+            assert re.fullmatch(rf"the engine cannot be started \(\d tries in [23]\.\d s\): {NO_SOCKET}", reason), reason
             time.sleep(0.5)
             assert d.state(held) == "PAUSED"  # whoever holds it may be mending the node
             d.client.jobs.Resume(job=str(held))
@@ -78,7 +78,7 @@ def test_a_job_ends_when_that_takes_too_long():
 def test_a_crash_loop_ends_the_job():
     """Each engine answers something, which could go on for ever, and then dies."""
     with Daemon(allow=[*FAILING, "Segmentation fault"]) as d:
-        job = d.submit({**SPEC, "micro_size": 2, "stall_abort_ms": 3000, "stall_warn_ms": 500})
+        job = d.submit({**SPEC, "micro_size": 2, "stall_abort_ms": 2500, "stall_warn_ms": 500})
         with Rank(d, job, 0, [("w", [16])]) as r:
             r.start({"w": np.ones(16, np.float32)})
             r.push([np.ones(16, np.float32)])
@@ -92,7 +92,7 @@ def test_a_crash_loop_ends_the_job():
                     lives.append(pid)
                 time.sleep(0.005)
             reason = d.get_job(job).reason
-            assert re.fullmatch(r"the engine has failed \d+ times in [34]\.\d s, and nothing was counted meanwhile: "
+            assert re.fullmatch(r"the engine has failed \d+ times in [23]\.\d s, and nothing was counted meanwhile: "
                                 r"the engine was killed by signal 11 \(Segmentation fault\)", reason), reason
             assert lives[0] == first and 6 <= len(lives) <= 10, lives
 
