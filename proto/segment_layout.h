@@ -16,7 +16,7 @@
 #include <stdint.h>
 
 #define SEGMENT_MAGIC UINT64_C(0x3147455343434147) /* "GACCSEG1", little-endian */
-#define SEGMENT_VERSION 6
+#define SEGMENT_VERSION 7
 #define SEGMENT_DATA_OFFSET 4096
 
 enum segment_role {
@@ -140,6 +140,9 @@ struct control_record {
 	/* what the last update has left of the parameters and their state: see engine/finite.h */
 	uint64_t params_nonfinite; /* elements that are inf or NaN; 0: all is well */
 	uint64_t nonfinite_tensor; /* index of the tensor that the first of them is in */
+	/* with verify_params: digest of what trainers see since the last step; 1: they have been found to be other ones
+	 */
+	uint64_t seen_digest, params_altered;
 };
 
 /* A rank's session as it must survive gaccd: the engine stores it, only gaccd reads it. */

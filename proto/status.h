@@ -67,6 +67,8 @@
 	X(DEADLINE, 4, true, "the call's deadline has passed", "give the call more time")                              \
 	X(STALLED, 4, false, "timed out waiting for other ranks", "see who is late with: gaccctl status JOB")          \
 	X(PARAMS_CHANGED, 10, true, "parameters changed during the read", "read them again")                           \
+	X(PARAMS_ALTERED, 15, false, "something else than the job has written to its parameters",                      \
+	  "find out which trainer writes to them, then submit the job again from its last checkpoint")                 \
 	X(CHECKSUM, 15, true, "checksum does not match", "send it again")                                              \
 	X(UNAUTHENTICATED, 16, false, "no identity",                                                                   \
 	  "use the unix socket, a client certificate, or a token (GACC_TOKEN_FILE; header authorization: Bearer "      \

@@ -252,6 +252,8 @@ static const struct yaml_field spec_keys[] = {
 	    "or "
 	    "device (that GPU's memory, trainers on that GPU alone).",
 	    .names = slot_places, .initial = "host"),
+	KEY(verify_params, BOOL, spec.verify_params,
+	    "With slots_on: device, end the job if something else writes to its parameters; looks before each step."),
 	KEY(parts, U32, spec.parts, "Engines that share the ranks in equal blocks; one for each of nodes unless given.",
 	    .min = 1, .max = 16),
 	KEY(nodes, STRING, spec.nodes,

@@ -78,13 +78,15 @@ void coord_part_anew(struct coord *c, uint32_t part)
 
 static void take_failure(struct coord *c, const struct report *r, struct now now)
 {
-	char text[REPORT_TEXT + 32];
+	char text[REPORT_TEXT + 192], saved[160] = "";
 	if (!r->failed.status)
 		return;
+	if (r->failed.status == ST_PARAMS_ALTERED && c->ports.saved) /* all that is left of the parameters */
+		c->ports.saved(c->ports.ctx, saved, sizeof(saved));
 	if (c->n_peers > 1)
-		snprintf(text, sizeof(text), "part %u: %s", r->part, r->failed.text);
+		snprintf(text, sizeof(text), "part %u: %s%s", r->part, r->failed.text, saved);
 	else
-		snprintf(text, sizeof(text), "%s", r->failed.text);
+		snprintf(text, sizeof(text), "%s%s", r->failed.text, saved);
 	coord_end(c, r->failed.status, text, now);
 }
 

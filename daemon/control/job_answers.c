@@ -158,6 +158,8 @@ static void on_go(struct job *j, const struct engine_answer *a, struct now now)
 	const bool was_armed = j->go_armed;
 	j->go_command = 0;
 	j->go_armed = false;
+	if (a->status == ST_PARAMS_ALTERED)
+		job_fail(j, ST_PARAMS_ALTERED, a->text, now);
 	if (was_armed && a->status) {
 		on_unarmed(j, a, now);
 		return;

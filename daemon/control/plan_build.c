@@ -131,6 +131,7 @@ void plan_head(struct plan *p, const struct job_spec *spec, const struct arena *
 			    .device = spec->device == DEVICE_CUDA ? PLAN_CUDA : PLAN_HOST,
 			    .slots_on_host = spec->device == DEVICE_CUDA && spec->slots_on == SLOTS_ON_HOST,
 			    .skip_untouched = spec->untouched == UNTOUCHED_SKIP,
+			    .verify_params = spec->verify_params,
 			    .acc_dtype = spec->accumulate_dtype,
 			    .n_groups = (uint32_t)a->n_groups,
 			    .optim = spec->optim,

@@ -323,6 +323,9 @@ static enum status check_device(struct job_spec *s, const char **field, char *wh
 	CHECK("slots_per_rank", s->slots_on == SLOTS_ON_HOST || s->slots_per_rank == 2,
 	      "slots_per_rank is %u: with slots_on: device it must be 2, as a GPU fills one while the other is added",
 	      s->slots_per_rank);
+	CHECK("verify_params", !s->verify_params || s->slots_on == SLOTS_ON_DEVICE,
+	      "verify_params with slots_on: host: trainers cannot write to parameters in shared memory, and there is "
+	      "nothing to verify");
 	if (s->device == DEVICE_HOST)
 		return ST_OK;
 	CHECK("device", s->parts == 1, "device: cuda with %u parts: a job of several parts needs device: host",

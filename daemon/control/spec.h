@@ -83,8 +83,9 @@ struct job_spec {
 	enum accumulate accumulate;
 	enum untouched untouched; /* what a step does with a tensor that its window has no gradient of */
 	enum spec_device device;
-	char gpu[SPEC_GPU_BYTES];		     /* its UUID, or the beginning of it; "": any */
-	enum slots_on slots_on;			     /* DEVICE: trainers import slots and parameters from the GPU */
+	char gpu[SPEC_GPU_BYTES]; /* its UUID, or the beginning of it; "": any */
+	enum slots_on slots_on;	  /* DEVICE: trainers import slots and parameters from the GPU */
+	bool verify_params;	  /* with slots_on DEVICE: ends when something else writes to the parameters */
 	enum dtype accumulate_dtype, gradient_dtype; /* gradient NONE: each tensor's own */
 	bool master_f32;
 	double clip_norm, clip_value;

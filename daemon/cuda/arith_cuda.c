@@ -87,6 +87,11 @@ static enum status inspect_params(struct arith *a, struct arith_params *out)
 	return st ? st : cuda_looks_nonfinite(on_cuda(a)->looks, &out->nonfinite);
 }
 
+static enum status digest_seen(struct arith *a, uint64_t *digest)
+{
+	return cuda_looks_seen(on_cuda(a)->looks, digest);
+}
+
 static enum status take_norms(struct arith *a, uint32_t half)
 {
 	return cuda_looks_norms(on_cuda(a)->looks, half);
@@ -152,6 +157,7 @@ static const struct arith_ops operations = {
 	.update_can_resume = can_resume_update,
 	.update_run = run_update,
 	.inspect_params = inspect_params,
+	.digest_seen = digest_seen,
 	.norms = take_norms,
 	.read = read_bytes,
 	.write = write_bytes,

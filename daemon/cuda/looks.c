@@ -190,15 +190,29 @@ static uint64_t bytes_of_values(const struct cuda_looks *l)
 	return l->plan->n_elements * sizeof(float);
 }
 
-enum status cuda_looks_digest(struct cuda_looks *l, uint64_t *digest)
+/* Of the ranges, which have been inspected. */
+static enum status total_digest(const struct cuda_looks *l, uint64_t *digest)
 {
 	struct cuda_total total;
-	enum status st = inspect_values(l, &l->ranges);
-	if (!st)
-		st = cuda_total_of(l->results, l->results->at, l->ranges.n_blocks, bytes_of_values(l), &total);
+	const enum status st =
+		cuda_total_of(l->results, l->results->at, l->ranges.n_blocks, bytes_of_values(l), &total);
 	if (!st)
 		*digest = total.digest;
 	return st;
+}
+
+enum status cuda_looks_digest(struct cuda_looks *l, uint64_t *digest)
+{
+	const enum status st = inspect_values(l, &l->ranges);
+	return st ? st : total_digest(l, digest);
+}
+
+enum status cuda_looks_seen(struct cuda_looks *l, uint64_t *digest)
+{
+	enum status st = ST_OK;
+	for (uint32_t g = 0; g < l->plan->n_groups && !st; g++)
+		st = inspect_group(l, &l->ranges, g, l->plan->group[g].param_dtype, cuda_params(l->memory, g));
+	return st ? st : total_digest(l, digest);
 }
 
 /* ---- lost values ---- */

@@ -18,6 +18,8 @@ void cuda_looks_free(struct cuda_looks *); /* NULL is fine */
 
 /* Of all parameters as they are: of the master where there is one. */
 enum status cuda_looks_digest(struct cuda_looks *, uint64_t *digest);
+/* Of what trainers see. */
+enum status cuda_looks_seen(struct cuda_looks *, uint64_t *digest);
 /* As finite_find (engine/finite.h). */
 enum status cuda_looks_nonfinite(struct cuda_looks *, struct nonfinite *out);
 /* As arith.h's norms. */

@@ -124,6 +124,8 @@ struct arith_ops {
 	/* Reads all parameters as they are. The same digest as update_run's; of a sharded job with masters that of
 	 * what trainers see, as no part has all masters. */
 	enum status (*inspect_params)(struct arith *, struct arith_params *out);
+	/* Of what trainers see, as it is; without masters the digest of inspect_params. Of a job of one part. */
+	enum status (*digest_seen)(struct arith *, uint64_t *digest);
 
 	/* n bytes of a role's data from `offset` on, inside of it; a role that the job has, but no slot, CONTROL or
 	 * STATUS. read: any thread, beside any operation that does not write there. */

@@ -162,6 +162,12 @@ static enum status inspect_params(struct arith *a, struct arith_params *out)
 	return ST_OK;
 }
 
+static enum status digest_seen(struct arith *a, uint64_t *digest)
+{
+	*digest = update_own_digest(host(a)->update, true);
+	return ST_OK;
+}
+
 /* ---- sharded ---- */
 
 static enum status digests(struct arith *a, bool known, struct arith_share *out)
@@ -269,6 +275,7 @@ static const struct arith_ops operations = {
 	.update_can_resume = can_resume_update,
 	.update_run = run_update,
 	.inspect_params = inspect_params,
+	.digest_seen = digest_seen,
 	.digests = digests,
 	.gather = gather,
 	.gathered = gathered,

@@ -244,6 +244,8 @@ static const char *scalars_wrong(const struct plan *p)
 		return "device";
 	if (p->skip_untouched > (p->optim.type != OPTIM_CLIENT))
 		return "skip_untouched";
+	if (p->verify_params > (p->optim.type != OPTIM_CLIENT && p->n_parts == 1))
+		return "verify_params";
 	if (p->acc_dtype != DTYPE_F32 && p->acc_dtype != DTYPE_F64)
 		return "acc_dtype";
 	if (p->n_elements == 0 || p->n_elements > UINT64_C(1) << 48)

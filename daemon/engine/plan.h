@@ -15,7 +15,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define PLAN_VERSION 11
+#define PLAN_VERSION 12
 #define PLAN_MAX_PARTS 16 /* of a job; control/part.h */
 #define PLAN_MAX_THREADS 256
 #define PLAN_GPU_BYTES 44 /* a text of 40, and the end */
@@ -89,6 +89,7 @@ struct plan {
 	   parameters there; 0: both are the device's alone */
 	uint32_t slots_on_host;
 	uint32_t skip_untouched; /* 1: a step leaves out the tensors that its window has no gradient of (touched.h) */
+	uint32_t verify_params;	 /* 1: notices that something else writes to the parameters (verify.c); one part */
 };
 
 static inline const struct plan_tensor *plan_tensors(const struct plan *p)

@@ -225,6 +225,13 @@ void step_finish(struct engine *);
  * why: some are inf or NaN, and nothing has changed. */
 enum status step_params_ready(struct engine *, const struct arith_params *, char *why, size_t n_why);
 
+/* verify.c */
+/* The parameters are those that trainers shall see from now on; params_digest is theirs. Publishes nothing. */
+void verify_note(struct engine *);
+/* ST_PARAMS_ALTERED, with why and in the record: something else has written to them. ST_OK, too, if the job does not
+ * ask for it, or has no parameters yet. */
+enum status verify_params(struct engine *, char *why, size_t n_why);
+
 /* fill.c */
 void fill_begin(struct engine *, const struct engine_command *);
 /* Answers the FILL at hand with this status; the caller ends its communicator. */

@@ -62,6 +62,8 @@ void saving_end(struct engine *e)
 	enum status st = snapshot_end(e->snapshot, e->saved.file, &e->saved.dir, e->saved.text, sizeof(e->saved.text));
 	if (st == ST_NOT_READY)
 		return;
+	if (!st && e->saved.window == e->state.r.window) /* else the vote has looked after all was read */
+		st = verify_params(e, e->saved.text, sizeof(e->saved.text));
 	e->saved.status = st;
 	FAILPOINT(engine_save_answer_before);
 	engine_send(e, &e->saved);

@@ -45,9 +45,16 @@ static void know_norm(struct engine *e)
 	e->norm_known = true;
 }
 
-static void prepare(struct engine *e, const struct engine_command *c)
+/* false: there is no vote, and the command is answered. */
+static bool prepare(struct engine *e, const struct engine_command *c)
 {
 	struct control_record *r = &e->state.r;
+	char why[sizeof(((struct engine_answer *)0)->text)];
+	const enum status st = verify_params(e, why, sizeof(why));
+	if (st) {
+		engine_reply(e, c, st, why);
+		return false;
+	}
 	know_norm(e);
 	r->phase = WINDOW_PREPARED;
 	r->term = r->prepared_term = c->term;
@@ -56,6 +63,7 @@ static void prepare(struct engine *e, const struct engine_command *c)
 	r->prepared_nonfinite = e->norm.nonfinite;
 	r->prepared_digest = e->norm.digest;
 	r->prepared_norms = 0;
+	return true;
 }
 
 /* false: they would have had to be taken with the sum, and were not. */
@@ -72,8 +80,8 @@ void step_vote(struct engine *e, const struct engine_command *go)
 	struct control_record *r = &e->state.r;
 	window_freeze(e);
 	bool known = r->phase == WINDOW_PREPARED && r->prepared_term == go->term && r->prepared_attempt == go->attempt;
-	if (!known)
-		prepare(e, go);
+	if (!known && !prepare(e, go))
+		return;
 	if (go->want_norms && !r->prepared_norms && take_norms(e)) {
 		r->prepared_norms = 1;
 		known = false;
@@ -211,6 +219,7 @@ static void note_params(struct engine *e, const struct arith_params *p)
 	struct control_record *r = &e->state.r;
 	char text[200];
 	r->params_digest = p->digest;
+	verify_note(e);
 	r->params_nonfinite = p->nonfinite.count;
 	r->nonfinite_tensor = p->nonfinite.tensor;
 	if (!p->nonfinite.count)
@@ -379,6 +388,7 @@ enum status step_params_ready(struct engine *e, const struct arith_params *p, ch
 	}
 	arith_need("showing the parameters", on_device_show_params(&e->mem, e->arith));
 	e->state.r.params_digest = p->digest;
+	verify_note(e);
 	e->state.r.params_ready = 1;
 	engine_publish(e);
 	if (is_divided(e)) /* a fill that failed has left the page odd */

@@ -213,6 +213,7 @@ static void copy_scalars(const Gacc__V1__JobSpec *pb, struct job_spec *s)
 	s->untouched = (enum untouched)pb->untouched;
 	s->device = (enum spec_device)pb->device;
 	s->slots_on = (enum slots_on)pb->slots_on;
+	s->verify_params = pb->verify_params;
 	s->accumulate_dtype = (enum dtype)pb->accumulate_dtype;
 	s->gradient_dtype = (enum dtype)pb->gradient_dtype;
 	s->master_f32 = pb->master != GACC__V1__MASTER__MASTER_NONE;

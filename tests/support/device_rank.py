@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """A rank that trains with the Python package, for tests/system/test_device_slots.py:
 
-    device_rank.py WINDOWS
+    device_rank.py WINDOWS [alters]
 
 Its gradients are drawn by window and micro-batch; slots and parameters are where the job has them. "window N" is written when window N is over and
-a line is awaited then; at the end the parameters, as hexadecimal digits."""
+a line is awaited then; at the end the parameters, as hexadecimal digits. alters: in the middle of window 2 it writes to a parameter, for which it gives
+itself access."""
 import ctypes
 import sys
 
@@ -20,12 +21,23 @@ def gradient(window, micro, name, shape):
     return np.random.default_rng([window, micro, len(name), *name.encode()]).standard_normal(shape).astype(np.float32)
 
 
-def train(windows):
+def alter(parameter):
+    """One element becomes 1."""
+    memory = parameter.owner
+    access = gacc.device._Access(memory.driver._location, gacc.device.READ_WRITE)
+    with memory.driver.current():
+        memory.driver._call("cuMemSetAccess", ctypes.c_uint64(memory._address), ctypes.c_size_t(memory._length), ctypes.byref(access), ctypes.c_size_t(1))
+    memory.driver.to_device(parameter.address, np.array([0x3f80], np.uint16))
+
+
+def train(windows, alters=False):
     with gacc.attach() as session:
         session.register(TENSORS)
         session.upload({name: gradient(10 ** 6, 0, name, shape) for name, (_, shape) in TENSORS.items()})
         while session.window < windows:
             for micro in session.missing:
+                if alters and session.window == 2 and micro == 1:
+                    alter(session.parameters["b"])
                 session.fill({name: gradient(session.window, micro, name, shape) for name, (_, shape) in TENSORS.items()})
                 session.push(weight=1.0 + micro)
             step = session.wait()
@@ -73,4 +85,4 @@ def refusals():
 if sys.argv[1] == "refusals":
     refusals()
 else:
-    train(int(sys.argv[1]))
+    train(int(sys.argv[1]), "alters" in sys.argv)

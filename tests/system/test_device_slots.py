@@ -106,9 +106,9 @@ def test_who_is_elsewhere_is_told():
         assert run_next(d, job, imports=True, FAKE_DEVICE="1") == expected()
 
 
-def rank_in_python(d, job, what):
+def rank_in_python(d, job, *what):
     """tests/support/device_rank.py"""
-    return subprocess.Popen([sys.executable, ROOT / "tests/support/device_rank.py", str(what)], text=True, **PIPES,
+    return subprocess.Popen([sys.executable, ROOT / "tests/support/device_rank.py", *map(str, what)], text=True, **PIPES,
                             env={**os.environ, **rig_environment(d.dir.name), **PACKAGE, "GACC_ENDPOINT": d.endpoint,
                                             "GACC_JOB_ID": str(job), "RANK": "0", "WORLD_SIZE": "1"})
 
@@ -140,7 +140,34 @@ def test_from_python():
         elif window == 2:
             d.kill_engine(job, d.engine_pid(job))
     one = trained_in_python(4, slots_on="host")
-    assert len(one) > 800 and trained_in_python(4, slots_on="device") == trained_in_python(4, kill, slots_on="device") == one
+    assert len(one) > 800 and trained_in_python(4, slots_on="device") == trained_in_python(4, kill, slots_on="device", verify_params=True) == one
+
+
+@pytest.mark.parametrize("verify", [True, False])
+def test_a_trainer_that_writes_to_the_parameters(verify, tmp_path):
+    """Which slots_on: device cannot prevent. With verify_params the job ends at the window's end, and its checkpoint has what was there before."""
+    with machine(allow=["ParamsAltered", "RankLost", "Ended"]) as d:
+        job = d.submit({"ranks": 1, "micro_size": 3, "optimizer": OPTIMIZERS["adamw"], "device": "cuda", "slots_on": "device", "verify_params": verify,
+                        "checkpoint": {"dir": str(tmp_path / "saved"), "every_steps": 2}})
+        rank = rank_in_python(d, job, 4, "alters")
+        try:
+            assert rank.stdout.readline() == "window 0\n"
+            rank.stdin.write("\n")
+            rank.stdin.flush()
+            assert rank.stdout.readline() == "window 1\n"
+            wait_until("the checkpoint", lambda: [p for p in (tmp_path / "saved").glob("step-2-*") if (p / "manifest.json").exists()])
+            out, err = rank.communicate("\n" * 3, timeout=60)
+        finally:
+            rank.kill()
+            rank.wait()
+        if not verify:
+            assert rank.returncode == 0 and out.count("window") == 2, err
+            return
+        assert rank.returncode == 1 and not out and "JOB_ENDED" in err, (out, err)
+        is_now = d.get_job(job)
+        assert d.state(job) == "FAILED" and re.fullmatch(
+            r"the parameters are not what step 2 has left: something else than the job has written to them \(verify_params\); restore the checkpoint of step 2: .*/step-2-.*", is_now.reason), is_now.reason
+        assert "something else than the job has written to them" in err and len(d.events("ParamsAltered")) == 1, err
 
 
 def test_arrays_on_the_device():

@@ -62,33 +62,49 @@ void pair_end(void)
 	rig_close(&host);
 }
 
-void pair_give(uint32_t from, uint32_t slot)
+/* As a trainer writes to a segment whose descriptor it has been given. */
+static void write_to(int fd, const void *data, uint64_t bytes)
 {
 	const struct cuda_driver *cu = &trainer.cu;
 	const struct cu_access access = { { CU_MEM_LOCATION_TYPE_DEVICE, 0 }, CU_MEM_ACCESS_FLAGS_PROT_READWRITE };
 	const struct cu_allocation what = { .type = CU_MEM_ALLOCATION_TYPE_PINNED,
 					    .requested_handle_types = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
 					    .location = { CU_MEM_LOCATION_TYPE_DEVICE, 0 } };
-	const uint64_t bytes = host.plan->slot_bytes;
 	size_t unit = 0;
-	if (on_host) {
-		memcpy(rig_data(&gpu, SEG_SLOT, slot), rig_data(&host, SEG_SLOT, from), bytes);
-		return;
-	}
 	OK(cu->cuMemGetAllocationGranularity(&unit, &what, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED));
 	const uint64_t whole = (SEGMENT_DATA_OFFSET + bytes + unit - 1) / unit * unit;
-	const int fd = gpu.device_fd[gpu.n_device - 1 - (int)host.plan->slots + (int)slot];
 	cu_handle handle;
 	cu_memory at;
 	OK(cu->cuMemImportFromShareableHandle(&handle, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
 	OK(cu->cuMemAddressReserve(&at, whole, 0, 0, 0));
 	OK(cu->cuMemMap(at, whole, 0, handle, 0));
 	OK(cu->cuMemSetAccess(at, whole, &access, 1));
-	OK(cu->cuMemcpyHtoDAsync(at + SEGMENT_DATA_OFFSET, rig_data(&host, SEG_SLOT, from), bytes, trainer.stream));
+	OK(cu->cuMemcpyHtoDAsync(at + SEGMENT_DATA_OFFSET, data, bytes, trainer.stream));
 	OK(cu->cuStreamSynchronize(trainer.stream));
 	OK(cu->cuMemUnmap(at, whole));
 	OK(cu->cuMemAddressFree(at, whole));
 	OK(cu->cuMemRelease(handle));
+}
+
+void pair_give(uint32_t from, uint32_t slot)
+{
+	const uint64_t bytes = host.plan->slot_bytes;
+	const void *data = rig_data(&host, SEG_SLOT, from);
+	if (on_host)
+		memcpy(rig_data(&gpu, SEG_SLOT, slot), data, bytes);
+	else
+		write_to(gpu.device_fd[gpu.n_device - 1 - (int)host.plan->slots + (int)slot], data, bytes);
+}
+
+void pair_alter(uint64_t at)
+{
+	struct plan_segment s[PLAN_BESIDE_SLOTS + PLAN_ON_DEVICE + SLOTS];
+	const int n = plan_segments(gpu.plan, s, sizeof(s) / sizeof(s[0]));
+	unsigned char *params = rig_data(&host, SEG_PARAMS, 0);
+	params[at] ^= 4;
+	for (int i = plan_host_segments(gpu.plan); i < n; i++)
+		if (s[i].role == SEG_PARAMS)
+			write_to(gpu.device_fd[i - plan_host_segments(gpu.plan)], params, gpu.plan->param_bytes);
 }
 
 /* ---- the same commands ---- */

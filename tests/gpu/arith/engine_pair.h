@@ -21,6 +21,8 @@ void pair_fill(uint64_t window);
 /* The host's slot `from` as it is now goes to the device's slot `slot`, by the descriptor that gaccd would have handed
  * to the trainer. */
 void pair_give(uint32_t from, uint32_t slot);
+/* A trainer changes this byte of the parameters, in both; not with on_host. */
+void pair_alter(uint64_t at);
 /* The slot of the i-th push in canonical order: (rank 0, micro 0), (1, 0), (0, 1), (1, 1). */
 uint32_t pair_nth(uint32_t i);
 void pair_add(uint32_t i);

@@ -277,6 +277,48 @@ START_TEST(slots_on_the_device_are_exchanged)
 }
 END_TEST
 
+static void both_refuse(uint64_t attempt)
+{
+	const struct engine_answer a = rig_go(&host, attempt), b = rig_go(&gpu, attempt);
+	ck_assert_uint_eq(a.status, ST_PARAMS_ALTERED);
+	ck_assert_uint_eq(b.status, ST_PARAMS_ALTERED);
+	ck_assert_str_eq(b.text, a.text);
+}
+
+/* verify_params, with and without masters: the digest that trainers see is the same on both, and one bit of an f32, a
+ * bf16 and an f16 parameter is noticed. A successor on the device knows it, too. */
+START_TEST(altered_parameters_are_noticed)
+{
+	struct rig_config c = pair_config(_i % 2);
+	c.verify_params = true;
+	c.no_master = _i % 2;
+	on_host = false;
+	pair_begin(c);
+	pair_init();
+	for (int i = 0; i < 2; i++) {
+		pair_window();
+		rig_kill(&gpu);
+		gpu.others_are_over = true;
+		rig_start(&gpu);
+		rig_read(&host);
+		rig_read(&gpu);
+		ck_assert_uint_eq(gpu.state.r.seen_digest, host.state.r.seen_digest);
+		ck_assert((gpu.state.r.seen_digest == gpu.state.r.params_digest) == c.no_master);
+	}
+	pair_fill(host.window);
+	for (uint32_t i = 0; i < SLOTS; i++)
+		pair_add(i);
+	ck_assert(!rig_close_window(&host).status && !rig_close_window(&gpu).status);
+	const struct arena_tensor *t = &host.arena.tensor[_i / 2 == 0 ? 0 : _i / 2 == 1 ? 1 : 3];
+	pair_alter(t->param_offset);
+	both_refuse(1);
+	rig_kill(&gpu);
+	rig_start(&gpu);
+	both_refuse(2);
+	pair_end();
+}
+END_TEST
+
 int main(void)
 {
 	Suite *s = suite_create("cuda_engine");
@@ -294,6 +336,7 @@ int main(void)
 		tcase_add_test(t, many_descriptors);
 		tcase_add_test(t, pushes_come_from_exchanged_slots);
 		tcase_add_test(t, slots_on_the_device_are_exchanged);
+		tcase_add_loop_test(t, altered_parameters_are_noticed, 0, 6);
 		tcase_add_loop_test(fake, deaths_at_stores, 0, 2);
 	}
 	suite_add_tcase(s, t);

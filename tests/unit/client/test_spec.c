@@ -64,6 +64,7 @@ START_TEST(a_whole_file)
 		      "  untouched: skip\n"
 		      "  device: cuda\n"
 		      "  slots_on: device\n"
+		      "  verify_params: true\n"
 		      "  gpu: GPU-12ab\n"
 		      "  shard_threshold: 7\n"
 		      "  shard_size: 3\n"
@@ -162,6 +163,7 @@ START_TEST(a_whole_file)
 	ck_assert_int_eq(m->device, GACC__V1__DEVICE__DEVICE_CUDA);
 	ck_assert_str_eq(m->gpu, "GPU-12ab");
 	ck_assert_int_eq(m->slots_on, GACC__V1__SLOTS_ON__SLOTS_ON_DEVICE);
+	ck_assert(m->verify_params);
 	ck_assert_str_eq(m->log_dir, "/var/log/gacc/%j-%x");
 	ck_assert_uint_eq(m->n_tensors, 2);
 	ck_assert_int_eq(m->tensors[0]->dtype, GACC__V1__DATA_TYPE__DATA_TYPE_F32);
@@ -179,7 +181,7 @@ static const char *const values_to_come[] = { "OPTIMIZER_TYPE_LAMB" };
 START_TEST(every_field_of_the_message_was_in_that_file)
 {
 	/* The file above names every field of JobSpec: one that the proto gains must get a key here and there. */
-	ck_assert_uint_eq(gacc__v1__job_spec__descriptor.n_fields, 47);
+	ck_assert_uint_eq(gacc__v1__job_spec__descriptor.n_fields, 48);
 	ck_assert_uint_eq(gacc__v1__checkpoint_policy__descriptor.n_fields, 4);
 	ck_assert_uint_eq(gacc__v1__dynamic_loss_scale__descriptor.n_fields, 7);
 	ck_assert_uint_eq(gacc__v1__outlier_skip__descriptor.n_fields, 3);

@@ -26,7 +26,7 @@ struct rig_config {
 	uint32_t part, n_parts; /* of the job; 0, 0: it has one */
 	uint32_t n_shards;	/* of the optimizer state; 0: 1 */
 	bool arrival, reject_nonfinite, void_is_error, no_master;
-	bool skip_untouched;
+	bool skip_untouched, verify_params;
 	bool in_slot;	    /* no accumulators, and a second slot */
 	bool slots_on_host; /* with device */
 	bool device;	    /* PLAN_CUDA: only the segments on the host are made; rig.program has to be set */

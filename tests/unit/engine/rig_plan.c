@@ -152,6 +152,7 @@ void rig_build_plan(struct rig *r)
 			    .slots_per_rank = c->micro_size + c->in_slot,
 			    .in_slot = c->in_slot,
 			    .skip_untouched = c->skip_untouched,
+			    .verify_params = c->verify_params,
 			    .device = c->device ? PLAN_CUDA : PLAN_HOST,
 			    .slots_on_host = c->device && c->slots_on_host,
 			    .reduction = REDUCE_WEIGHTED_MEAN,

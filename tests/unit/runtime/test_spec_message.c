@@ -107,15 +107,16 @@ static char *describe(const struct job_spec *s)
 			 (unsigned long long)c->step_size, c->min_factor, c->gamma, c->warmup_start_factor, d->enabled,
 			 d->growth_factor, d->backoff_factor, d->growth_interval, d->hysteresis, d->min, d->max,
 			 s->outlier_skip.factor, s->outlier_skip.decay, s->outlier_skip.warmup_steps);
-	n += snprintf(at + n, 4096 - (size_t)n,
-		      "%d %d %d %d %d %u %llu %d %u %lld %lld %lld|%d %u %llu %d %d %u %lld %d|%llu %u %d %d %d %llu",
-		      s->accumulate, s->untouched, s->device, s->slots_on, s->sharding, s->shard_size,
-		      (unsigned long long)s->seed, s->ordering, s->slots_per_rank, (long long)s->stall_warn_ns,
-		      (long long)s->stall_abort_ns, (long long)s->abandoned_ns, s->launch_mode, s->launch.n_command,
-		      (unsigned long long)s->launch.bytes, s->launch.dirs_absolute, s->launch.names_ok,
-		      s->launch.max_restarts, (long long)s->launch.grace_ns, s->launch.no_torch_env,
-		      (unsigned long long)s->checkpoint.every_steps, s->checkpoint.keep, s->checkpoint.at_end,
-		      s->checkpoint.bad_dir, s->restores, (unsigned long long)s->host_memory);
+	n += snprintf(
+		at + n, 4096 - (size_t)n,
+		"%d %d %d %d %d %d %u %llu %d %u %lld %lld %lld|%d %u %llu %d %d %u %lld %d|%llu %u %d %d %d %llu",
+		s->accumulate, s->untouched, s->device, s->slots_on, s->verify_params, s->sharding, s->shard_size,
+		(unsigned long long)s->seed, s->ordering, s->slots_per_rank, (long long)s->stall_warn_ns,
+		(long long)s->stall_abort_ns, (long long)s->abandoned_ns, s->launch_mode, s->launch.n_command,
+		(unsigned long long)s->launch.bytes, s->launch.dirs_absolute, s->launch.names_ok,
+		s->launch.max_restarts, (long long)s->launch.grace_ns, s->launch.no_torch_env,
+		(unsigned long long)s->checkpoint.every_steps, s->checkpoint.keep, s->checkpoint.at_end,
+		s->checkpoint.bad_dir, s->restores, (unsigned long long)s->host_memory);
 	for (uint32_t i = 0; i < s->n_groups; i++)
 		n += snprintf(at + n, 4096 - (size_t)n, "|%s %s %g %g %d %d", s->group[i].pattern,
 			      s->group[i].n_tensors ? s->group[i].tensor[0] : "-", s->group[i].values.lr_scale,

@@ -160,6 +160,8 @@ START_TEST(jobs_that_no_gpu_takes)
 	REFUSED((ON_GPU, full.slots_on = 3), "slots_on", "slots_on 3 is unknown: host or device");
 	REFUSED((ON_GPU, full.slots_on = GACC__V1__SLOTS_ON__SLOTS_ON_DEVICE, full.slots_per_rank = 1),
 		"slots_per_rank", "with slots_on: device it must be 2");
+	REFUSED(full.verify_params = true, "verify_params", "trainers cannot write to parameters in shared memory");
+	REFUSED((ON_GPU, full.verify_params = true), "verify_params", "with slots_on: host");
 	REFUSED(full.gpu = (char *)"GPU-0", "gpu", "for jobs with device: cuda");
 	REFUSED((ON_GPU, full.gpu = (char *)"GPU-"), "gpu", "gpu is \"GPU-\"");
 	REFUSED((ON_GPU, full.gpu = (char *)"0"), "gpu", "nvidia-smi -L");
