@@ -301,6 +301,7 @@ struct plan_place {
 	uint32_t part, n_parts;
 	const uint32_t *numbers; /* the job's numbers of the part's ranks, as in part_spec; NULL: they are the same */
 	uint32_t slots, threads;
+	uint32_t gpu; /* 1 + the number, among those of the node, of the GPU that the part takes; 0: as the job says */
 };
 /* The head of the engine's plan, from which plan_segments follows; offsets and the tables behind it are not there. */
 void plan_head(struct plan *p, const struct job_spec *, const struct arena *, const struct plan_place *);

@@ -3,6 +3,7 @@
  * loop thread, the whole plan in the pool. No state. */
 #include "control/job.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -144,6 +145,8 @@ void plan_head(struct plan *p, const struct job_spec *spec, const struct arena *
 	memcpy(p->group, a->group, sizeof(p->group));
 	_Static_assert(sizeof(spec->gpu) <= sizeof(p->gpu), "a GPU's name fits");
 	memcpy(p->gpu, spec->gpu, sizeof(spec->gpu));
+	if (at->gpu)
+		snprintf(p->gpu, sizeof(p->gpu), "#%" PRIu32, at->gpu - 1);
 }
 
 /* The ranges of the update; ST_NO_MEMORY. */

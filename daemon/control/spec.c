@@ -328,8 +328,10 @@ static enum status check_device(struct job_spec *s, const char **field, char *wh
 	      "nothing to verify");
 	if (s->device == DEVICE_HOST)
 		return ST_OK;
-	CHECK("device", s->parts == 1, "device: cuda with %u parts: a job of several parts needs device: host",
+	CHECK("gpu", s->parts == 1 || !*s->gpu, "gpu with %u parts: each takes one of its node's GPUs, in their order",
 	      s->parts);
+	CHECK("sharding", !spec_is_sharded(s),
+	      "device: cuda with sharding: optimizer state that is divided over parts needs device: host");
 	CHECK("device", s->accumulate_dtype == DTYPE_F32,
 	      "device: cuda with accumulate_dtype f64: a GPU's kernels sum in f32, f64 needs device: host");
 	CHECK("device", s->accumulate == ACCUMULATE_SUM,

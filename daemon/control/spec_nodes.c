@@ -122,6 +122,16 @@ uint32_t spec_parts_on(const struct job_spec *s, const char *node)
 	return n;
 }
 
+uint32_t spec_part_on_node(const struct job_spec *s, uint32_t part)
+{
+	char name[NODE_NAME_MAX + 1], other[NODE_NAME_MAX + 1];
+	const bool named = spec_node_of(s, part, name);
+	uint32_t n = 0;
+	for (uint32_t i = 0; i < part; i++)
+		n += !named || (spec_node_of(s, i, other) && !strcmp(name, other));
+	return n;
+}
+
 uint32_t spec_ranks_on(const struct job_spec *s, const char *node, uint32_t *first)
 {
 	char name[NODE_NAME_MAX + 1];

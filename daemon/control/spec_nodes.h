@@ -21,6 +21,8 @@ enum status spec_nodes_check(const struct job_spec *, char *why, size_t n_why);
 bool spec_node_of(const struct job_spec *, uint32_t part, char out[NODE_NAME_MAX + 1]);
 /* How many parts lie on this node; all of them where no nodes are named. */
 uint32_t spec_parts_on(const struct job_spec *, const char *node);
+/* Which of the parts on its node a part is, from 0 on. */
+uint32_t spec_part_on_node(const struct job_spec *, uint32_t part);
 /* Which ranks the parts on this node have, from *first on; 0: none. They are a block. */
 uint32_t spec_ranks_on(const struct job_spec *, const char *node, uint32_t *first);
 

@@ -5,6 +5,7 @@
 
 #include "cuda/bytes.h"
 #include "cuda/params.h"
+#include "cuda/parts.h"
 #include "cuda/pass.h"
 #include "cuda/update.h"
 
@@ -24,6 +25,7 @@ struct on_cuda {
 	struct cuda_looks *looks;
 	struct cuda_updates *updates;
 	struct cuda_first *first;
+	struct cuda_parts *parts; /* of a job of several; else NULL */
 };
 
 static struct on_cuda *on_cuda(struct arith *a)
@@ -97,6 +99,31 @@ static enum status take_norms(struct arith *a, uint32_t half)
 	return cuda_looks_norms(on_cuda(a)->looks, half);
 }
 
+/* ---- several parts ---- */
+
+static enum status reduce(struct arith *a, struct coll *coll, uint32_t dst, uint32_t src, bool filled,
+			  struct arith_norm *norm)
+{
+	(void)dst;
+	(void)norm; /* of a sharded job */
+	return cuda_parts_reduce(on_cuda(a)->parts, coll, src, filled);
+}
+
+static enum status reduced(struct arith *a, uint32_t dst)
+{
+	return cuda_parts_reduced(on_cuda(a)->parts, dst);
+}
+
+static enum status broadcast(struct arith *a, struct coll *coll, uint32_t root)
+{
+	return cuda_parts_broadcast(on_cuda(a)->parts, coll, root);
+}
+
+static enum status filled_params(struct arith *a)
+{
+	return cuda_parts_filled(on_cuda(a)->parts);
+}
+
 /* ---- bytes ---- */
 
 static cu_memory place_of(const struct on_cuda *h, enum segment_role role, uint64_t offset, uint64_t n)
@@ -135,6 +162,7 @@ static enum status write_bytes(struct arith *a, enum segment_role role, uint64_t
 static void close_cuda(struct arith *a)
 {
 	struct on_cuda *h = on_cuda(a);
+	cuda_parts_free(h->parts);
 	cuda_first_free(h->first);
 	cuda_updates_free(h->updates);
 	cuda_looks_free(h->looks);
@@ -151,6 +179,10 @@ static const struct arith_ops operations = {
 	.inspect = inspect,
 	.scale = scale,
 	.zero_slot = zero_slot,
+	.reduce = reduce,
+	.reduced = reduced,
+	.broadcast = broadcast,
+	.filled = filled_params,
 	.put = put,
 	.init = init,
 	.update_begin = begin_update,
@@ -168,8 +200,8 @@ bool arith_cuda_takes(const struct plan *p, char *why, size_t n_why)
 	const char *wrong = NULL;
 	if (p->acc_dtype != DTYPE_F32)
 		wrong = "a GPU's kernels sum in f32: accumulate_dtype f64 needs device: host";
-	else if (p->n_parts > 1)
-		wrong = "a job of several parts needs device: host";
+	else if (plan_is_sharded(p))
+		wrong = "optimizer state that is divided over parts needs device: host";
 	else if (p->in_slot)
 		wrong = "accumulate: none needs device: host";
 	else if (p->optim.type == OPTIM_CLIENT && p->slots_on_host)
@@ -222,6 +254,8 @@ enum status arith_cuda_open(struct arith **out, const struct cuda_memory *m, con
 		st = cuda_updates_new(&h->updates, &h->life, &h->results, h->looks, page);
 	if (!st)
 		st = cuda_first_new(&h->first, &h->life, &h->bytes, h->gaps);
+	if (!st && m->plan->n_parts > 1)
+		st = cuda_parts_new(&h->parts, &h->bytes);
 	if (st)
 		close_cuda(&h->arith);
 	else

@@ -21,7 +21,8 @@ void cuda_bytes_fini(struct cuda_bytes *); /* zeros are fine */
 
 /* Any thread; it waits for nothing that is queued, and an error of the device is all that it can find. */
 enum status cuda_bytes_read(const struct cuda_bytes *, void *to, cu_memory from, uint64_t n);
-/* Main thread. */
+/* Main thread. take: from host memory that kernels can read (cuda_pinned). */
+enum status cuda_bytes_take(const struct cuda_bytes *, cu_memory to, cu_memory seen, uint64_t n);
 enum status cuda_bytes_write(const struct cuda_bytes *, cu_memory to, const void *from, uint64_t n);
 
 #endif

@@ -7,6 +7,7 @@
 #include "proto/nvml.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define GPUS_MOST 64 /* of one machine; those behind it are not seen */
@@ -20,10 +21,23 @@ static void say_all(const struct gpu_seen *g, int n, char *out, size_t n_out)
 		at += (size_t)snprintf(out + at, n_out - at, "%s%s", i ? ", " : "", g[i].name);
 }
 
+static int pick_number(int n, const char *name, char *why, size_t n_why)
+{
+	char *end;
+	const unsigned long i = strtoul(name, &end, 10);
+	if (end != name && !*end && i < (unsigned long)n)
+		return (int)i;
+	snprintf(why, n_why, "part %lu of those that the job has on this node wants a GPU of its own, and there %s %d",
+		 i + 1, n == 1 ? "is" : "are", n);
+	return -1;
+}
+
 int gpu_pick(const struct gpu_seen *g, int n, const char *name, char *why, size_t n_why)
 {
 	char all[256] = "none";
 	int best = -1, like = 0;
+	if (*name == '#')
+		return pick_number(n, name + 1, why, n_why);
 	for (int i = 0; i < n; i++) {
 		if (strncmp(g[i].name, name, strlen(name)) != 0)
 			continue;

@@ -19,8 +19,9 @@ struct gpu_seen {
 	uint64_t free; /* bytes; 0: not known */
 };
 
-/* The index of the GPU whose name is, or begins with, `name`; of "" the first of those with the most free memory. -1:
- * none, or several begin so, and `why` names those that are there. Pure. */
+/* The index of the GPU whose name is, or begins with, `name`; of "#" and a number that one, from 0 on, in the driver's
+ * order; of "" the first of those with the most free memory. -1: none, or several begin so, and `why` names those that
+ * are there. Pure. */
 int gpu_pick(const struct gpu_seen *, int n, const char *name, char *why, size_t n_why);
 
 /* The same of those that the driver shows to this process (CUDA_VISIBLE_DEVICES), after cuInit. ST_INVALID_CONFIG:

@@ -185,7 +185,7 @@ static bool add_updates(const struct hosted *h, Gacc__V1__Job *j)
 	return true;
 }
 
-/* All parts have the same tensors. The pid is that of the first part's engine; a job on a GPU has one part. */
+/* All parts have the same tensors. Pid and GPU are those of the first part. */
 static bool fill_seen(const struct hosted *h, Gacc__V1__Job *j)
 {
 	const char *gpu = "";
@@ -233,8 +233,9 @@ static bool add_part(const struct hosted *h, uint32_t part, Gacc__V1__Job *j)
 		o->host_bytes = v->bytes;
 	}
 	o->node = strdup(hosted_node(h, part));
+	o->gpu = strdup(v ? v->gpu : "");
 	j->parts[j->n_parts++] = o;
-	return o->node && add_unreachable(coord_part_unreachable(h->coord, part), o);
+	return o->node && o->gpu && add_unreachable(coord_part_unreachable(h->coord, part), o);
 }
 
 /* Of a job of one part all is said in the job itself, unless it is elsewhere. */

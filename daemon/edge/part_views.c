@@ -63,7 +63,7 @@ static const struct buffer_kind {
 	{ "control", SEG_CONTROL, SEG_STATUS, false, true, true },
 };
 #define N_KINDS (sizeof(buffer_kinds) / sizeof(*buffer_kinds))
-_Static_assert(2 * N_KINDS + 1 <= PART_VIEW_BUFFERS, "with the mailboxes");
+_Static_assert(2 * N_KINDS + 2 <= PART_VIEW_BUFFERS, "with the mailboxes and the exchange");
 
 /* Counted from the beginning, made when a session asks for one. */
 static struct part_buffer mailboxes(const struct part *p)
@@ -91,6 +91,14 @@ static struct part_buffer buffer_of(const struct part *p, const struct buffer_ki
 	return b;
 }
 
+/* Pinned memory of the engine, through which sums of parts on GPUs pass. */
+static struct part_buffer exchange(const struct part *p)
+{
+	struct part_buffer b = { .kind = "exchange", .bytes = plan_exchange_bytes(p->mem.plan) };
+	b.segments = b.bytes ? 2 : 0;
+	return b;
+}
+
 static void add(struct part_view *v, struct part_buffer b)
 {
 	if (b.segments)
@@ -105,6 +113,7 @@ static void fill_buffers(const struct part *p, struct part_view *v)
 		add(v, buffer_of(p, &buffer_kinds[k], false));
 	for (size_t k = 0; k < N_KINDS && part_device_segments(p); k++)
 		add(v, buffer_of(p, &buffer_kinds[k], true));
+	add(v, exchange(p));
 	add(v, mailboxes(p));
 }
 

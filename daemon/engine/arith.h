@@ -19,7 +19,7 @@
  * How a device's memory is made and adopted is in device_plugin.h; the host's comes from gaccd, and memory_take maps
  * it. What will come when trainers have slots there: `slot_ready` (whether the trainer's stream has written what its
  * push announces). An implementation may leave out what its jobs cannot ask for: daemon/cuda has no `take`, and nothing
- * of jobs of several parts.
+ * of sharded jobs.
  */
 #ifndef GACC_ENGINE_ARITH_H
 #define GACC_ENGINE_ARITH_H
@@ -92,6 +92,10 @@ struct arith_ops {
 	 * communication thread; nothing else may use the parameters of the other parts meanwhile. If it fails, they
 	 * hold anything. */
 	enum status (*broadcast)(struct arith *, struct coll *, uint32_t root);
+	/* After a reduce, or a broadcast of another part, that has succeeded: half dst, or the parameters, have it only
+	 * when this has returned. Main thread. */
+	enum status (*reduced)(struct arith *, uint32_t dst);
+	enum status (*filled)(struct arith *);
 	/* Half dst = clamp(scale * half src): the reduced gradient of the client optimizer. */
 	enum status (*scale)(struct arith *, uint32_t dst, uint32_t src, double scale, double clip_value);
 	enum status (*zero_slot)(struct arith *, uint32_t slot);

@@ -104,6 +104,20 @@ static enum status reduce(struct arith *a, struct coll *coll, uint32_t dst, uint
 	return sum_parts_run(h->sum_parts, coll, half_of(h, dst), half_of(h, src), filled, norm);
 }
 
+/* Where it is wanted already. */
+static enum status reduced(struct arith *a, uint32_t dst)
+{
+	(void)a;
+	(void)dst;
+	return ST_OK;
+}
+
+static enum status filled(struct arith *a)
+{
+	(void)a;
+	return ST_OK;
+}
+
 /* ---- the first parameters ---- */
 
 static enum status broadcast(struct arith *a, struct coll *coll, uint32_t root)
@@ -267,6 +281,8 @@ static const struct arith_ops operations = {
 	.inspect = inspect,
 	.reduce = reduce,
 	.broadcast = broadcast,
+	.reduced = reduced,
+	.filled = filled,
 	.scale = scale,
 	.zero_slot = zero_slot,
 	.put = put,

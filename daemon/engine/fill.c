@@ -158,6 +158,7 @@ static enum status take(struct engine *e, char *why, size_t n_why)
 {
 	struct arith_params p;
 	FAILPOINT(engine_fill_done);
+	arith_need("taking parameters over", e->arith->ops->filled(e->arith));
 	arith_need("looking at the parameters", e->arith->ops->inspect_params(e->arith, &p));
 	return step_params_ready(e, &p, why, n_why);
 }

@@ -36,6 +36,11 @@ uint64_t plan_status_slots(const struct plan *p)
 	return STATUS_PROGRESS_OFFSET + sizeof(struct status_progress) + p->ranks * sizeof(struct status_rank);
 }
 
+uint64_t plan_exchange_bytes(const struct plan *p)
+{
+	return p->device != PLAN_HOST && p->n_parts > 1 ? 2 * p->n_elements * sizeof(float) : 0;
+}
+
 uint64_t plan_role_bytes(const struct plan *p, enum segment_role role)
 {
 	uint64_t from, end;
@@ -244,7 +249,7 @@ static const char *scalars_wrong(const struct plan *p)
 		return "device";
 	if (p->skip_untouched > (p->optim.type != OPTIM_CLIENT))
 		return "skip_untouched";
-	if (p->verify_params > (p->optim.type != OPTIM_CLIENT && p->n_parts == 1))
+	if (p->verify_params > (p->optim.type != OPTIM_CLIENT && !plan_is_sharded(p)))
 		return "verify_params";
 	if (p->acc_dtype != DTYPE_F32 && p->acc_dtype != DTYPE_F64)
 		return "acc_dtype";

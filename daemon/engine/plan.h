@@ -89,7 +89,7 @@ struct plan {
 	   parameters there; 0: both are the device's alone */
 	uint32_t slots_on_host;
 	uint32_t skip_untouched; /* 1: a step leaves out the tensors that its window has no gradient of (touched.h) */
-	uint32_t verify_params;	 /* 1: notices that something else writes to the parameters (verify.c); one part */
+	uint32_t verify_params;	 /* 1: notices that something else writes to the parameters (verify.c); not sharded */
 };
 
 static inline const struct plan_tensor *plan_tensors(const struct plan *p)
@@ -160,6 +160,8 @@ int plan_segments(const struct plan *p, struct plan_segment *out, int n);
 int plan_host_segments(const struct plan *p);
 /* Bytes of a role's data, slots excepted; 0: this job has none. */
 uint64_t plan_role_bytes(const struct plan *p, enum segment_role role);
+/* Host memory that an engine on a device has besides segments: both sums of an exchange with other parts. */
+uint64_t plan_exchange_bytes(const struct plan *p);
 /* Where in the data of STATUS the rows of slots on a device begin: struct status_slot[slots]. A job whose slots are on
  * the host has none. */
 uint64_t plan_status_slots(const struct plan *p);

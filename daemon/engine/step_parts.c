@@ -195,6 +195,7 @@ void step_on_sum(struct engine *e, const struct comm_event *done)
 	}
 	e->sum.stage = GO_NONE;
 	FAILPOINT(engine_sum_taken);
+	arith_need("taking the sum over", e->arith->ops->reduced(e->arith, e->sum_task.dst));
 	if (plan_is_sharded(e->mem.plan)) /* nobody has all of it; the shares were looked at as they were added */
 		e->norm = e->sum_norm;
 	else

@@ -226,9 +226,19 @@ void part_on_board(struct part *, const struct part_board *);
 void part_tick(struct part *, struct now);
 void part_random16(void *ctx, uint8_t out[16]); /* job_ports.random16 */
 
-/* ---- part_memory.c ---- */
+/* ---- part_plan.c ---- */
+/* The head of the part's plan, and what segments it has; the whole plan is made in the pool. ST_NO_MEMORY. */
+enum status part_plan_head(struct part *);
+/* Where the part lies, for plan_head and plan_build. Any thread while the part is there. */
+struct plan_place part_plan_place(const struct part *, uint32_t threads);
+/* What all of it takes, of the host and of a GPU, into part.mem. */
+void part_plan_bytes(struct part *);
+/* A sealed memfd with the whole plan; -1: logged. Any thread. */
+int part_plan_fd(const struct plan *);
 /* Bytes of shared memory that a part of a job with this specification and these tensors will have. ST_NO_MEMORY. */
 enum status part_need(const struct node *, const struct job_spec *, const struct arena *, uint64_t *out);
+
+/* ---- part_memory.c ---- */
 /* Adopts or makes the segments, then starts the engine. job_ports.allocate. */
 void part_allocate(struct part *);
 void part_on_tensors_kept(struct part *, enum status);

@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The memory of a part: its plan and segments, made anew or adopted, kept by the service manager, given back. Loop
- * thread; plans and pages are made in the pool. */
+/* The memory of a part: its segments, made anew or adopted, kept by the service manager, given back. Loop thread; plans
+ * and pages are made in the pool. */
 #include "base/log.h"
 #include "control/queue.h"
-#include "control/spec_nodes.h"
 #include "engine/portions.h"
-#include "engine/touched.h"
 #include "proto/failpoint.h"
 #include "rpc/pool.h"
 #include "runtime/engine_proc.h"
@@ -34,88 +32,6 @@ static void drop_kept(struct part *p)
 		fdstore_remove(p->node->fdstore, name);
 	}
 	p->mem.kept = false;
-}
-
-/* ---- the plan ---- */
-
-static int make_plan_fd(const struct plan *p)
-{
-	int fd = memfd_create("gacc-plan", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-	if (fd < 0 || write(fd, p, p->bytes) != (ssize_t)p->bytes ||
-	    fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL)) {
-		log_error("cannot write the engine's plan: %s", strerror(errno));
-		if (fd >= 0)
-			close(fd);
-		return -1;
-	}
-	return fd;
-}
-
-/* Parts on one node share its CPUs. */
-static uint32_t default_threads(const struct node *node, const struct job_spec *spec, uint32_t n_parts)
-{
-	long n = node->conf->engine.threads ? (long)node->conf->engine.threads : sysconf(_SC_NPROCESSORS_ONLN);
-	const bool named = spec->nodes && *spec->nodes;
-	const uint32_t here = named ? spec_parts_on(spec, node->conf->node.name) : n_parts;
-	n /= here ? (long)here : 1;
-	return n < 1 ? 1 : n > PLAN_MAX_THREADS ? PLAN_MAX_THREADS : (uint32_t)n;
-}
-
-/* The control segment has a part for each worker: a job keeps the number that it began with, whatever the
- * configuration says now. 0: no control segment is stored. */
-static uint32_t stored_threads(const struct part *p)
-{
-	struct plan_segment control = { .role = SEG_CONTROL };
-	char name[FDSTORE_MAX_NAME];
-	struct segment_header h;
-	stored_name(p->id, p->number, p->n_parts, &control, name);
-	for (size_t i = 0; i < p->node->n_stored; i++) {
-		if (p->node->stored[i].fd < 0 || strcmp(p->node->stored[i].name, name) ||
-		    segment_peek(p->node->stored[i].fd, &h))
-			continue;
-		for (uint32_t t = 1; t <= PLAN_MAX_THREADS; t++)
-			if (touched_control_bytes(p->spec->ranks, p->spec->max_micro_size, t,
-						  job_arena(p->job)->n_tensors,
-						  p->spec->untouched == UNTOUCHED_SKIP) == h.bytes - h.data_offset)
-				return t;
-	}
-	return 0;
-}
-
-static struct plan_place place_of(const struct part *p, uint32_t threads)
-{
-	const struct part_spec *s = job_part(p->job);
-	return (struct plan_place){ p->id, s->number, s->n_parts, s->global, job_slots(p->job), threads };
-}
-
-/* What segments the job has; the whole plan is made in the pool. */
-static enum status head_plan(struct part *p)
-{
-	uint32_t threads = stored_threads(p);
-	p->mem.plan = malloc(sizeof(*p->mem.plan));
-	if (!p->mem.plan)
-		return ST_NO_MEMORY;
-	const struct plan_place at = place_of(p, threads ? threads : default_threads(p->node, p->spec, p->n_parts));
-	plan_head(p->mem.plan, p->spec, job_arena(p->job), &at);
-	p->mem.n = plan_segments(p->mem.plan, NULL, 0);
-	p->mem.wanted = calloc((size_t)p->mem.n, sizeof(*p->mem.wanted));
-	p->mem.segment = calloc((size_t)p->mem.n, sizeof(*p->mem.segment));
-	p->mem.other_name = calloc((size_t)p->mem.n, sizeof(*p->mem.other_name));
-	if (!p->mem.wanted || !p->mem.segment || !p->mem.other_name)
-		return ST_NO_MEMORY;
-	for (int i = 0; i < p->mem.n; i++)
-		p->mem.segment[i] = SEGMENT_NONE;
-	plan_segments(p->mem.plan, p->mem.wanted, p->mem.n);
-	return ST_OK;
-}
-
-static uint64_t bytes_of(const struct plan_segment *wanted, int n, bool on_device)
-{
-	uint64_t sum = 0;
-	for (int i = 0; i < n; i++)
-		if (wanted[i].on_device == on_device && wanted[i].bytes)
-			sum += wanted[i].bytes + SEGMENT_DATA_OFFSET;
-	return sum;
 }
 
 static void forget_memory(struct part *p)
@@ -209,13 +125,13 @@ static enum status make_plan(struct allocation *a)
 	struct tensor_set *set = job_tensor_set(p->job);
 	struct plan *plan;
 	enum status st = tensor_set_match(set, p->spec, a->why, sizeof(a->why));
-	const struct plan_place at = place_of(p, p->mem.plan->threads);
+	const struct plan_place at = part_plan_place(p, p->mem.plan->threads);
 	if (!st)
 		st = plan_build(p->spec, set, &at, &plan);
 	if (st)
 		return st;
 	spec_match_unused(&set->match, p->spec, a->unused, sizeof(a->unused));
-	p->mem.plan_fd = make_plan_fd(plan);
+	p->mem.plan_fd = part_plan_fd(plan);
 	free(plan);
 	return p->mem.plan_fd < 0 ? ST_NO_MEMORY : ST_OK;
 }
@@ -388,38 +304,6 @@ void part_memory_tick(struct part *p, struct now now)
 	allocate(p, true);
 }
 
-/* The part that has the largest shard of a sharded job; 0 of another one, where all have the same. */
-static uint32_t largest_shard(const struct job_spec *spec, const struct arena *a, const struct plan_place *at)
-{
-	struct plan plan;
-	uint64_t shard[PLAN_MAX_PARTS + 1];
-	uint32_t largest = 0;
-	plan_head(&plan, spec, a, at);
-	plan_shards(&plan, shard);
-	for (uint32_t s = 1; s < plan.n_shards; s++)
-		if (shard[s + 1] - shard[s] > shard[largest + 1] - shard[largest])
-			largest = s;
-	return largest;
-}
-
-enum status part_need(const struct node *node, const struct job_spec *spec, const struct arena *a, uint64_t *out)
-{
-	struct plan plan;
-	struct plan_place at = { .n_parts = spec->parts,
-				 .slots = spec_slots(spec),
-				 .threads = default_threads(node, spec, spec->parts) };
-	at.part = largest_shard(spec, a, &at);
-	plan_head(&plan, spec, a, &at);
-	int n_segments = plan_segments(&plan, NULL, 0);
-	struct plan_segment *wanted = calloc((size_t)n_segments, sizeof(*wanted));
-	if (!wanted)
-		return ST_NO_MEMORY;
-	plan_segments(&plan, wanted, n_segments);
-	*out = bytes_of(wanted, n_segments, false) + part_mailboxes_need(spec, a->n_tensors);
-	free(wanted);
-	return ST_OK;
-}
-
 void part_on_tensors_kept(struct part *p, enum status st)
 {
 	if (st) {
@@ -442,14 +326,12 @@ void part_allocate(struct part *p)
 		return;
 	}
 	p->mem.allocating = true;
-	enum status st = head_plan(p);
+	enum status st = part_plan_head(p);
 	if (st) {
 		fail_allocation(p, st, status_info(st)->text);
 		return;
 	}
-	p->mem.gpu_bytes = bytes_of(p->mem.wanted, p->mem.n, true);
-	p->mem.bytes =
-		bytes_of(p->mem.wanted, p->mem.n, false) + part_mailboxes_need(p->spec, job_arena(p->job)->n_tensors);
+	part_plan_bytes(p);
 	p->node->host_bytes += p->mem.bytes;
 	FAILPOINT(gaccd_adopt_before);
 	int found = adopt(p);

@@ -3,10 +3,11 @@
 
     device_rank.py WINDOWS [alters]
 
-Its gradients are drawn by window and micro-batch; slots and parameters are where the job has them. "window N" is written when window N is over and
-a line is awaited then; at the end the parameters, as hexadecimal digits. alters: in the middle of window 2 it writes to a parameter, for which it gives
-itself access."""
+Its gradients are drawn by window, micro-batch and rank; slots and parameters are where the job has them, on the GPU of LOCAL_RANK if that is set.
+"window N" is written when window N is over and a line is awaited then; at the end the parameters, as hexadecimal digits. alters: in the middle of
+window 2 it writes to a parameter, for which it gives itself access."""
 import ctypes
+import os
 import sys
 
 import numpy as np
@@ -17,8 +18,8 @@ import gacc.device
 TENSORS = {"w": ("f32", (37, 5)), "b": ("bf16", (11,)), "s": ("f32", ())}
 
 
-def gradient(window, micro, name, shape):
-    return np.random.default_rng([window, micro, len(name), *name.encode()]).standard_normal(shape).astype(np.float32)
+def gradient(window, micro, name, shape, rank=0):
+    return np.random.default_rng([window, micro, rank, len(name), *name.encode()]).standard_normal(shape).astype(np.float32)
 
 
 def alter(parameter):
@@ -30,7 +31,16 @@ def alter(parameter):
     memory.driver.to_device(parameter.address, np.array([0x3f80], np.uint16))
 
 
+def use(device):
+    """Its primary context becomes this thread's, as by torch.cuda.set_device()."""
+    driver, number, context = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(), ctypes.c_void_p()
+    assert not driver.cuInit(0) and not driver.cuDeviceGet(ctypes.byref(number), device)
+    assert not driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), number) and not driver.cuCtxSetCurrent(context)
+
+
 def train(windows, alters=False):
+    if "LOCAL_RANK" in os.environ:
+        use(int(os.environ["LOCAL_RANK"]))
     with gacc.attach() as session:
         session.register(TENSORS)
         session.upload({name: gradient(10 ** 6, 0, name, shape) for name, (_, shape) in TENSORS.items()})
@@ -38,7 +48,7 @@ def train(windows, alters=False):
             for micro in session.missing:
                 if alters and session.window == 2 and micro == 1:
                     alter(session.parameters["b"])
-                session.fill({name: gradient(session.window, micro, name, shape) for name, (_, shape) in TENSORS.items()})
+                session.fill({name: gradient(session.window, micro, name, shape, session.rank) for name, (_, shape) in TENSORS.items()})
                 session.push(weight=1.0 + micro)
             step = session.wait()
             print("window", step.window, flush=True)

@@ -133,7 +133,7 @@ def rig_environment(name, **more):
 
 
 def can_be_on_a_device(spec):
-    return (spec.get("parts", 1) == 1 and not spec.get("nodes") and spec.get("accumulate", "sum") == "sum" and spec.get("accumulate_dtype", 1) in (0, 1, "f32") and
+    return (spec.get("parts", 1) <= 2 and not spec.get("nodes") and spec.get("sharding", "none") == "none" and spec.get("accumulate", "sum") == "sum" and spec.get("accumulate_dtype", 1) in (0, 1, "f32") and
             (spec.get("optimizer") or {}).get("type", "client") != "client" and "device" not in spec)
 
 

@@ -30,6 +30,11 @@ static const struct {
 	{ 3, "GPU-1111", -1, "GPU-1111 is the beginning of 2 GPUs: GPU-11112222" },
 	{ 3, "GPU-5", -1, "GPU-5 is none of this node's 3 GPUs: GPU-11112222-0000-4000-8000-000000000001, GPU-1111" },
 	{ 3, "GPU-44440000-0000-4000-8000-0000000000031", -1, "is none of" },
+	{ 3, "#0", 0, "" },
+	{ 3, "#2", 2, "" },
+	{ 3, "#3", -1, "part 4 of those that the job has on this node wants a GPU of its own, and there are 3" },
+	{ 1, "#1", -1, "there is 1" },
+	{ 3, "#", -1, "wants a GPU" },
 	{ 0, "", -1, "there is no GPU" },
 	{ 0, "GPU-4", -1, "there is no GPU" },
 };

@@ -349,13 +349,13 @@ END_TEST
 
 START_TEST(jobs_that_no_device_takes_are_refused)
 {
-	struct plan p = { .acc_dtype = DTYPE_F64, .n_parts = 1 };
+	struct plan p = { .acc_dtype = DTYPE_F64, .n_parts = 2, .n_shards = 1 };
 	ck_assert(!arith_cuda_takes(&p, why, sizeof(why)) && strstr(why, "f64"));
 	p.acc_dtype = DTYPE_F32;
 	ck_assert(arith_cuda_takes(&p, why, sizeof(why)));
-	p.n_parts = 2;
-	ck_assert(!arith_cuda_takes(&p, why, sizeof(why)) && strstr(why, "several parts"));
-	p.n_parts = 1;
+	p.n_shards = 2;
+	ck_assert(!arith_cuda_takes(&p, why, sizeof(why)) && strstr(why, "divided over parts"));
+	p.n_shards = 1;
 	p.in_slot = 1;
 	ck_assert(!arith_cuda_takes(&p, why, sizeof(why)) && strstr(why, "accumulate: none"));
 }

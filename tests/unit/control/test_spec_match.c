@@ -258,7 +258,7 @@ START_TEST(the_plan_has_the_rules_of_each_tensor)
 	ck_assert_uint_eq(plan->slots_per_rank, spec.slots_per_rank);
 	free(plan);
 	const uint32_t number = 7;
-	const struct plan_place second = { 5, 1, 2, &number, 2, 1 };
+	const struct plan_place second = { 5, 1, 2, &number, 2, 1, 0 };
 	ck_assert_int_eq(plan_build(&spec, &set, &second, &plan), ST_OK);
 	ck_assert_uint_eq(plan_rank_number(plan, 0), 7);
 	ck_assert(plan->part == 1 && plan->n_parts == 2 && plan->job_id == 5);
@@ -308,7 +308,7 @@ START_TEST(no_chunk_of_an_update_is_in_two_shares)
 		uint64_t owned = 0;
 		uint32_t cuts = 0;
 		for (uint32_t part = 0; part < n; part++) {
-			const struct plan_place place = { 5, part, n, NULL, 2 * 16, 1 };
+			const struct plan_place place = { 5, part, n, NULL, 2 * 16, 1, 0 };
 			struct plan *p[2];
 			for (int k = 0; k < 2; k++) {
 				spec.parts = n;

@@ -55,6 +55,10 @@ START_TEST(parts_on_a_node_are_counted)
 	ck_assert_uint_eq(spec_parts_on(&three, "b"), 1);
 	ck_assert_uint_eq(spec_parts_on(&three, "c"), 0);
 	ck_assert_uint_eq(spec_parts_on(&none, "whatever"), 3);
+	ck_assert_uint_eq(spec_part_on_node(&three, 0), 0);
+	ck_assert_uint_eq(spec_part_on_node(&three, 1), 1);
+	ck_assert_uint_eq(spec_part_on_node(&three, 2), 0);
+	ck_assert_uint_eq(spec_part_on_node(&none, 2), 2);
 }
 END_TEST
 

@@ -149,7 +149,9 @@ START_TEST(jobs_that_no_gpu_takes)
 	full.device = GACC__V1__DEVICE__DEVICE_CUDA;
 	taken();
 #define ON_GPU full.device = GACC__V1__DEVICE__DEVICE_CUDA
-	REFUSED((ON_GPU, full.parts = 2, full.ranks = 2), "device", "device: cuda with 2 parts");
+	REFUSED((ON_GPU, full.parts = 2, full.ranks = 2, full.gpu = (char *)"GPU-0"), "gpu", "gpu with 2 parts");
+	REFUSED((ON_GPU, full.parts = 2, full.ranks = 2, full.sharding = GACC__V1__SHARDING__SHARDING_FULL), "sharding",
+		"device: cuda with sharding");
 	REFUSED((ON_GPU, full.accumulate_dtype = GACC__V1__DATA_TYPE__DATA_TYPE_F64), "device", "sum in f32");
 	REFUSED((ON_GPU, full.accumulate = 2, full.ranks = full.micro_size = 1, full.max_micro_size = 0), "device",
 		"accumulate: none");
