@@ -146,7 +146,6 @@ def test_a_job_gets_the_gpu_with_the_most_free_memory():
 
 
 @pytest.mark.parametrize("more, text", [
-    ({"parts": 2}, "device: cuda with 2 parts: a job of several parts needs device: host"),
     ({"accumulate_dtype": "f64"}, "a GPU's kernels sum in f32"),
     ({"optimizer": {"type": "client"}, "clip_norm": 0}, "device: cuda with optimizer client"),
     ({"ranks": 1, "micro_size": 1, "max_micro_size": 1, "accumulate": "none"}, "device: cuda with accumulate: none"),
