@@ -5,6 +5,7 @@
 
 #include "engine/sum_parts.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
 struct cuda_parts {
@@ -12,10 +13,10 @@ struct cuda_parts {
 	const struct cuda_memory *memory;
 	const struct plan *plan;
 	struct sum_parts *sums;
-	uint64_t n; /* bytes of a half */
+	uint64_t n; /* bytes of a half, which neither parameters nor masters exceed */
+	/* this part's sum and that of all parts; before the first window the parameters and the masters */
 	void *own, *sum;
 	cu_memory own_seen, sum_seen;
-	void *params, *master; /* of another part, between broadcast and filled; NULL else */
 };
 
 enum status cuda_parts_new(struct cuda_parts **out, const struct cuda_bytes *b)
@@ -25,6 +26,7 @@ enum status cuda_parts_new(struct cuda_parts **out, const struct cuda_bytes *b)
 	if (!p)
 		return ST_NO_MEMORY;
 	*p = (struct cuda_parts){ .bytes = b, .memory = m, .plan = m->plan, .n = m->plan->n_elements * sizeof(float) };
+	assert(plan_role_bytes(p->plan, SEG_PARAMS) <= p->n && plan_role_bytes(p->plan, SEG_MASTER) <= p->n);
 	enum status st = sum_parts_new(&p->sums, p->plan, kernels_get(NULL)); /* all tables have the same bits */
 	if (!st)
 		st = cuda_pinned(m->device, p->n, &p->own, &p->own_seen);
@@ -37,18 +39,10 @@ enum status cuda_parts_new(struct cuda_parts **out, const struct cuda_bytes *b)
 	return st;
 }
 
-static void forget_params(struct cuda_parts *p)
-{
-	free(p->params);
-	free(p->master);
-	p->params = p->master = NULL;
-}
-
 void cuda_parts_free(struct cuda_parts *p)
 {
 	if (!p)
 		return;
-	forget_params(p);
 	cuda_pinned_free(p->memory->device, p->own);
 	cuda_pinned_free(p->memory->device, p->sum);
 	sum_parts_free(p->sums);
@@ -71,34 +65,22 @@ enum status cuda_parts_reduced(struct cuda_parts *p, uint32_t dst)
 
 /* ---- the first parameters ---- */
 
-static enum status move(struct cuda_parts *p, struct coll *coll, uint32_t root, cu_memory at, uint64_t n, void **out)
+static enum status move(struct cuda_parts *p, struct coll *coll, uint32_t root, cu_memory at, uint64_t n, void *buffer)
 {
-	*out = n ? malloc(n) : NULL;
-	if (!n)
-		return ST_OK;
-	enum status st = *out ? ST_OK : ST_NO_MEMORY;
-	if (!st && root == p->plan->part)
-		st = cuda_bytes_read(p->bytes, *out, at, n);
-	return st ? st : coll_broadcast(coll, *out, n, root);
+	const enum status st = n && root == p->plan->part ? cuda_bytes_read(p->bytes, buffer, at, n) : ST_OK;
+	return st || !n ? st : coll_broadcast(coll, buffer, n, root);
 }
 
 enum status cuda_parts_broadcast(struct cuda_parts *p, struct coll *coll, uint32_t root)
 {
-	const uint64_t masters = plan_role_bytes(p->plan, SEG_MASTER);
-	forget_params(p); /* of a fill that has failed */
-	enum status st = move(p, coll, root, p->memory->params, plan_role_bytes(p->plan, SEG_PARAMS), &p->params);
-	if (!st)
-		st = move(p, coll, root, p->memory->master, masters, &p->master);
-	if (st || root == p->plan->part)
-		forget_params(p);
-	return st;
+	const struct cuda_memory *m = p->memory;
+	enum status st = move(p, coll, root, m->params, plan_role_bytes(p->plan, SEG_PARAMS), p->own);
+	return st ? st : move(p, coll, root, m->master, plan_role_bytes(p->plan, SEG_MASTER), p->sum);
 }
 
 enum status cuda_parts_filled(struct cuda_parts *p)
 {
-	enum status st = cuda_bytes_write(p->bytes, p->memory->params, p->params, plan_role_bytes(p->plan, SEG_PARAMS));
-	if (!st && p->master)
-		st = cuda_bytes_write(p->bytes, p->memory->master, p->master, plan_role_bytes(p->plan, SEG_MASTER));
-	forget_params(p);
-	return st;
+	const struct cuda_memory *m = p->memory;
+	enum status st = cuda_bytes_take(p->bytes, m->params, p->own_seen, plan_role_bytes(p->plan, SEG_PARAMS));
+	return st ? st : cuda_bytes_take(p->bytes, m->master, p->sum_seen, plan_role_bytes(p->plan, SEG_MASTER));
 }
