@@ -121,7 +121,7 @@ device)
 	on_gcc
 	[ -e build/test-gcc/lib/gacc_cuda.fatbin ] || { echo "nvcc is needed, from NVIDIA's CUDA toolkit"; exit 1; }
 	system gcc 7200 'not campaign and not failpoints and not alone' "jobs with device: cuda, on the rig" "env TEST_DEVICE=cuda" \
-		"$(printf 'tests/system/test_%s.py ' $on_device)" || true
+		"$(printf 'tests/system/test_%s.py ' $on_device parts parts_kills)" || true
 	system gcc 36000 "not alone" "${size:-1000} kills on the rig" "env GACC_DEVICE_KILLS=${size:-1000} GACC_SEED=${SEED:-1}" tests/system/test_device.py || true
 	;;
 large)

@@ -63,7 +63,7 @@ static const struct buffer_kind {
 	{ "control", SEG_CONTROL, SEG_STATUS, false, true, true },
 };
 #define N_KINDS (sizeof(buffer_kinds) / sizeof(*buffer_kinds))
-_Static_assert(2 * N_KINDS + 2 <= PART_VIEW_BUFFERS, "with the mailboxes and the exchange");
+_Static_assert(2 * N_KINDS + 3 <= PART_VIEW_BUFFERS, "with reserve, exchange and mailboxes");
 
 /* Counted from the beginning, made when a session asks for one. */
 static struct part_buffer mailboxes(const struct part *p)
@@ -91,6 +91,15 @@ static struct part_buffer buffer_of(const struct part *p, const struct buffer_ki
 	return b;
 }
 
+/* Where a process died whose device may still write to its slots, the next one gets others. */
+static struct part_buffer reserve(const struct part *p)
+{
+	struct part_buffer b = { .bytes = part_slots_reserve(p) };
+	snprintf(b.kind, sizeof(b.kind), "slots in reserve%s", part_slots_on_device(p) ? " (cuda)" : "");
+	b.segments = b.bytes ? p->spec->slots_per_rank : 0;
+	return b;
+}
+
 /* Pinned memory of the engine, through which sums of parts on GPUs pass. */
 static struct part_buffer exchange(const struct part *p)
 {
@@ -113,6 +122,7 @@ static void fill_buffers(const struct part *p, struct part_view *v)
 		add(v, buffer_of(p, &buffer_kinds[k], false));
 	for (size_t k = 0; k < N_KINDS && part_device_segments(p); k++)
 		add(v, buffer_of(p, &buffer_kinds[k], true));
+	add(v, reserve(p));
 	add(v, exchange(p));
 	add(v, mailboxes(p));
 }

@@ -281,6 +281,9 @@ void part_device_gpu(struct part *, char out[PART_GPU_BYTES]);
 bool part_slots_on_device(const struct part *);
 /* Which segment a slot is. */
 int part_slot_index(const struct part *, uint32_t slot);
+/* Bytes that are counted besides what the part has, for the other memory that one set of slots may need; 0: no device
+ * has used any. */
+uint64_t part_slots_reserve(const struct part *);
 /* Has another session's device one of the slots from `first` on, which this rank's session has now? */
 bool part_slots_foreign(struct part *, uint32_t rank, uint32_t first, uint32_t n);
 /* The session's device will write to its slots, which are ready. ST_IO_ERROR. */

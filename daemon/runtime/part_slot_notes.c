@@ -87,6 +87,16 @@ bool part_slots_foreign(struct part *p, uint32_t rank, uint32_t first, uint32_t 
 	return false;
 }
 
+static uint64_t bytes_of_set(const struct part *p, int slot_0)
+{
+	return (p->mem.wanted[slot_0].bytes + SEGMENT_DATA_OFFSET) * p->spec->slots_per_rank;
+}
+
+uint64_t part_slots_reserve(const struct part *p)
+{
+	return p->mem.device ? bytes_of_set(p, part_slot_index(p, 0)) : 0;
+}
+
 /* From now on the part may have a set of slots twice. */
 static void count_set(struct part *p)
 {
@@ -94,7 +104,7 @@ static void count_set(struct part *p)
 	if (p->mem.device || i < 0)
 		return;
 	p->mem.device = true;
-	const uint64_t bytes = (p->mem.wanted[i].bytes + SEGMENT_DATA_OFFSET) * p->spec->slots_per_rank;
+	const uint64_t bytes = bytes_of_set(p, i);
 	if (p->mem.wanted[i].on_device) {
 		p->mem.gpu_bytes += bytes;
 	} else {

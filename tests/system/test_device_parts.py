@@ -27,6 +27,10 @@ def machine(devices=2, **more):
     return d
 
 
+def shown(d, job):
+    return d.client.node.ListBuffers(job=str(job)).buffers
+
+
 def gpus(c):
     return [p.gpu for p in wait_until("the views of all parts", lambda: (lambda parts: all(p.gpu for p in parts) and parts)(c.parts()))]
 
@@ -37,8 +41,7 @@ def test_each_part_has_a_gpu_of_its_own(more):
         c = Compared(d, spec(**CUDA, **more))
         c.window()
         assert gpus(c) == [gpu(0), gpu(1)]
-        buffers = d.client.node.ListBuffers(job=str(c.team.job)).buffers
-        assert [(b.part, b.segments) for b in buffers if b.kind == "exchange"] == [(0, 2), (1, 2)]
+        assert [(b.part, b.segments) for b in shown(d, c.team.job) if b.kind == "exchange"] == [(0, 2), (1, 2)]
         d.kill_engine(c.team.job, c.pids()[1])
         c.window([0, 0, 1, 2])  # part 0, whose engine has given a sum before, has none
         for pid in c.pids():
@@ -116,6 +119,9 @@ def test_slots_on_each_parts_gpu():
                     return p
                 ranks = [start(0, 0), start(1, 1)]
                 answers = []
+                if more:
+                    wait_until("both parts", lambda: len([b for b in shown(d, job) if b.kind == "slots in reserve (cuda)"]) == 2)
+                    wait_until("the views", lambda: d.get_job(job).gpu_bytes == sum(b.bytes for b in shown(d, job) if b.kind.endswith("(cuda)")))
                 for rank in ranks:
                     rank.stdin.write("\n" * 3)
                     rank.stdin.flush()
