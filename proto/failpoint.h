@@ -116,6 +116,9 @@
 	ERROR(gaccd, gaccd_launcher_before, IO_ERROR, "before a launcher is started")                                  \
 	PLAIN(gaccd, gaccd_launcher_started, "the launcher is started, nobody is connected to it")                     \
 	ERROR(gaccd, gaccd_save_sweep_before, IO_ERROR, "before what dead writers left is deleted")                    \
+	ERROR(gaccd, gaccd_save_states_before, IO_ERROR, "before the states of a part's trainers are written")         \
+	PLAIN(gaccd, gaccd_save_states_written, "they are on the disk, the coordinator does not know")                 \
+	ERROR(gaccd, gaccd_save_states_joined, IO_ERROR, "parts: all states are read, those in one file not written")  \
 	ERROR(gaccd, gaccd_save_manifest_opened, IO_ERROR, "the files are there, the manifest is opened")              \
 	ERROR(gaccd, gaccd_save_manifest_written, IO_ERROR, "it is on the disk under its temporary name")              \
 	ERROR(gaccd, gaccd_save_rename_before, IO_ERROR, "the checkpoint is whole, before it gets its name")           \

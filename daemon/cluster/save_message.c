@@ -12,7 +12,7 @@
 #include <string.h>
 
 #define IDS(X) X(job_id) X(epoch) X(part) X(term) X(number)
-#define SAVE_FIELDS(X) IDS(X) X(window) X(inside_window) X(own_only)
+#define SAVE_FIELDS(X) IDS(X) X(window) X(inside_window) X(own_only) X(states) X(states_alone)
 #define SAVED_FIELDS(X)                                                                                                \
 	IDS(X)                                                                                                         \
 	X(passed)                                                                                                      \
@@ -53,6 +53,8 @@ static enum status check_save(const Gacc__Internal__V1__Save *m, char *why, size
 	else if (!is_path(&m->path))
 		snprintf(why, n_why, "Save.path has %zu bytes, and is no absolute path of at most %d", m->path.len,
 			 SAVE_MAX_PATH);
+	else if (m->states_alone && (!m->states || m->inside_window))
+		snprintf(why, n_why, "Save.states_alone is set%s", m->states ? " inside a window" : " without states");
 	else
 		return ST_OK;
 	return ST_VERSION_SKEW;

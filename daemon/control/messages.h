@@ -216,6 +216,8 @@ struct save {
 	uint64_t window;       /* saved is what the part has while this is its window */
 	bool inside_window;    /* with the sum so far, and who is in it */
 	bool own_only;	       /* without what all parts have alike: part 0 saves that */
+	bool states; /* with the trainers' own states of the part; of a job of one part that goes without saying */
+	bool states_alone; /* they are all that the part saves: its engine has nothing to write */
 	char path[SAVE_MAX_PATH + 1];
 };
 

@@ -57,26 +57,29 @@ void part_save_look(struct part_save *s, const struct part_save_view *is)
 		tell_no_engine(s, "the part has no engine any more");
 	} else if (is->window > s->wanted.window) {
 		tell(s, (struct part_saved){ .passed = true });
-	} else if (is->can_save && is->window == s->wanted.window && !s->engine_busy &&
+	} else if ((is->can_save || s->wanted.states_alone) && is->window == s->wanted.window && !s->busy &&
 		   s->ports.begin(s->ports.ctx, &s->wanted, s->command + 1)) {
 		s->command++;
-		s->engine_busy = true;
+		s->busy = true;
+		s->by_engine = !s->wanted.states_alone;
 		s->state = PART_SAVE_WRITING;
 	}
 }
 
 void part_save_on_answer(struct part_save *s, uint64_t command, const struct part_saved *is)
 {
-	if (!s->engine_busy || command != s->command)
+	if (!s->busy || command != s->command)
 		return;
-	s->engine_busy = false;
+	s->busy = false;
 	if (s->state == PART_SAVE_WRITING)
 		tell(s, *is);
 }
 
 void part_save_on_engine_lost(struct part_save *s)
 {
-	s->engine_busy = false;
+	if (s->busy && !s->by_engine)
+		return; /* it has no part in this */
+	s->busy = false;
 	if (s->state == PART_SAVE_WRITING)
 		tell_no_engine(s, "its engine has died");
 }

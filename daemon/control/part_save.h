@@ -18,7 +18,8 @@ enum part_save_state {
 
 struct part_save_ports {
 	void *ctx;
-	/* Gives the engine its command, as number `command`. false: it cannot take it now. */
+	/* Gives the engine its command, as number `command`, or begins with the trainers' states alone. false: not now.
+	 */
 	bool (*begin)(void *ctx, const struct save *, uint64_t command);
 	/* To the coordinator; lent. */
 	void (*tell)(void *ctx, const struct part_saved *);
@@ -34,8 +35,9 @@ struct part_save_view {
 struct part_save {
 	enum part_save_state state;
 	struct save wanted;
-	uint64_t command; /* of the last one that was given to an engine */
-	bool engine_busy; /* it has not been answered; it may be that of an earlier save */
+	uint64_t command; /* of the last one that was begun */
+	bool busy;	  /* it has not been answered; it may be that of an earlier save */
+	bool by_engine;	  /* it is an engine's; else gaccd alone writes, the trainers' states */
 	struct part_saved told;
 	struct part_save_ports ports;
 };
@@ -45,7 +47,7 @@ void part_save_init(struct part_save *, const struct part_save_ports *);
 void part_save_on_save(struct part_save *, const struct save *);
 /* The part stands like this: whenever that may have changed, and once a tick. */
 void part_save_look(struct part_save *, const struct part_save_view *);
-/* The engine has carried out this command, or failed; of `is` the state, the status and the text count. */
+/* This command is carried out, or has failed; of `is` the state, the status and the text count. */
 void part_save_on_answer(struct part_save *, uint64_t command, const struct part_saved *is);
 void part_save_on_engine_lost(struct part_save *);
 

@@ -136,11 +136,11 @@ size_t rank_states_need(const struct rank_states *s, const struct state_portion 
 static enum status check(const struct rank_states *s, const struct state_portion *q, char *why, size_t n_why)
 {
 	if (q->rank >= s->ranks) {
-		snprintf(why, n_why, "rank %u, of %u", q->rank, s->ranks);
+		snprintf(why, n_why, "rank %u, of %u", q->called, s->ranks);
 		return ST_RANK_OUT_OF_RANGE;
 	}
 	if (q->total > s->limits.rank) {
-		snprintf(why, n_why, "the state of rank %u has %llu bytes, and a rank's may have %zu", q->rank,
+		snprintf(why, n_why, "the state of rank %u has %llu bytes, and a rank's may have %zu", q->called,
 			 (unsigned long long)q->total, s->limits.rank);
 		return ST_RESOURCE_EXHAUSTED;
 	}
@@ -157,9 +157,9 @@ static enum status start(struct rank_states *s, struct slot *r, const struct sta
 	forget_coming(s, r);
 	const size_t others = s->sum - size_of(r);
 	if (others + q->total > s->limits.all) {
-		snprintf(why, n_why,
-			 "the states of all ranks would have %zu bytes with the %llu of rank %u, and may have %zu",
-			 others + (size_t)q->total, (unsigned long long)q->total, q->rank, s->limits.all);
+		snprintf(why, n_why, "the states of %s would have %zu bytes with the %llu of rank %u, and may have %zu",
+			 s->limits.whose, others + (size_t)q->total, (unsigned long long)q->total, q->called,
+			 s->limits.all);
 		return ST_RESOURCE_EXHAUSTED;
 	}
 	struct state *t = make(s, q->window, q->total);
@@ -193,8 +193,8 @@ enum status rank_states_put(struct rank_states *s, const struct state_portion *q
 		return st;
 	const size_t got = is_of(r->coming, q) ? r->coming->got : 0;
 	if (!r->coming || !is_of(r->coming, q) || q->offset > got) {
-		snprintf(why, n_why, "the portion of rank %u's state at offset %llu comes before that at %zu", q->rank,
-			 (unsigned long long)q->offset, got);
+		snprintf(why, n_why, "the portion of rank %u's state at offset %llu comes before that at %zu",
+			 q->called, (unsigned long long)q->offset, got);
 		return ST_OUT_OF_ORDER;
 	}
 	if (q->offset + q->n > got) {

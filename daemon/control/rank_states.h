@@ -20,8 +20,9 @@
 struct rank_states;
 
 struct rank_states_limits {
-	size_t rank; /* bytes of one state */
-	size_t all;  /* of the newest ones of all ranks, or of what comes in their place */
+	size_t rank;	   /* bytes of one state */
+	size_t all;	   /* of the newest ones of all ranks, or of what comes in their place */
+	const char *whose; /* whose `all` is, for people: "all ranks"; kept by the caller */
 };
 
 /* NULL: no memory. */
@@ -32,6 +33,7 @@ size_t rank_states_bytes(const struct rank_states *);
 
 struct state_portion {
 	uint32_t rank;
+	uint32_t called; /* the rank's number in its job, for people */
 	uint64_t window;
 	uint64_t total; /* bytes of the whole state; 0: the rank has none any more, and none is waited for */
 	uint64_t offset;

@@ -64,6 +64,8 @@ static void ask_part(struct hosted *h, uint32_t part)
 	size_t n = 0;
 	asked.part = part;
 	asked.own_only = part > 0;
+	asked.states = true;
+	asked.states_alone = part >= s->answers.n_files;
 	checkpoint_part_path(asked.path, s->asked.path, part);
 	void *bytes = save_pack(&asked, &n);
 	links_send_down(h->d, h->part[part].node, LINK_SAVE, h->id, part, bytes, n, NULL);
@@ -74,8 +76,8 @@ static void ask(struct hosted *h)
 {
 	struct saving *s = h->saving;
 	s->sent_ns = daemon_now(h->d).mono_ns;
-	for (uint32_t i = 0; i < s->n_asked_parts; i++)
-		if (!s->part[i].answered)
+	for (uint32_t i = 0; i < s->answers.n; i++)
+		if (save_answers_awaits(&s->answers, i))
 			ask_part(h, i);
 }
 
@@ -90,9 +92,9 @@ static void begin(struct hosted *h, const struct save_want *w, uint64_t window)
 				  .window = window,
 				  .inside_window = w->inside_window };
 	checkpoint_partial_path(s->asked.path, s->dir, h->uuid, w->id);
-	s->n_asked_parts = w->inside_window || spec_is_sharded(h->spec) ? h->n_parts : 1;
-	for (uint32_t i = 0; i < s->n_asked_parts; i++)
-		s->part[i].answered = false;
+	const uint32_t n_files = w->inside_window || spec_is_sharded(h->spec) ? h->n_parts : 1;
+	const bool have_states = h->spec->optim.type != OPTIM_CLIENT;
+	save_answers_begin(&s->answers, have_states ? h->n_parts : n_files, n_files, spec_shards(h->spec), window);
 	s->have_before = s->have_last && s->last.window + 1 == window;
 	s->before = s->last;
 	s->n_updates =
@@ -107,9 +109,9 @@ static bool on_begin(void *ctx, const struct save_want *w)
 	uint64_t window;
 	if (!s->dir[0] || !h->part[0].wanted || !coord_window_at_parts(h->coord, &window))
 		return false;
-	if (!s->part)
-		s->part = calloc(h->n_parts, sizeof(*s->part));
-	if (!s->part)
+	if (!s->answers.part)
+		s->answers.part = calloc(h->n_parts, sizeof(*s->answers.part));
+	if (!s->answers.part)
 		return false;
 	struct saved *k = saved_find(&h->saved, w->id);
 	if (!k)
@@ -159,7 +161,7 @@ static void on_record(void *ctx, const struct save_want *want)
 
 static void tell_complete(const struct hosted *h, const struct saved *k, char *text, size_t n)
 {
-	const uint32_t n_states = h->saving->part[0].is.n_states;
+	const uint32_t n_states = h->saving->n_states;
 	int at = snprintf(text, n, "checkpoint %llu of step %llu is complete: %.300s, %llu bytes",
 			  (unsigned long long)k->id, (unsigned long long)k->applied_step, k->path ? k->path : "",
 			  (unsigned long long)k->bytes);
@@ -188,6 +190,8 @@ static void on_ended(void *ctx, const struct save_want *want, enum status st)
 			 k->message ? k->message : "");
 	else
 		tell_complete(h, k, text, sizeof(text));
+	if (!st)
+		save_answers_on_complete(&h->saving->answers);
 	hosted_event(h, st != ST_OK, st ? "CheckpointFailed" : "CheckpointSaved", -1, text);
 	saving_answer_calls(h, k, true);
 	if (st)
@@ -203,55 +207,28 @@ static void on_end_ready(void *ctx)
 
 /* ---- events ---- */
 
-/* The state is one: so must be what is equal in all parts. */
-static enum status judge(const struct saving *s, const struct part_saved *is, uint32_t shards, char *why, size_t n_why)
-{
-	const struct part_saved *first = &s->part[0].is;
-	if (is->window != s->asked.window)
-		snprintf(why, n_why, "part %u has saved window %llu, and window %llu was to be saved", is->part,
-			 (unsigned long long)is->window, (unsigned long long)s->asked.window);
-	else if (is->applied_step != first->applied_step || is->params_digest != first->params_digest ||
-		 is->micro_size != first->micro_size || is->loss_scale != first->loss_scale)
-		snprintf(why, n_why, "part %u and part 0 have other parameters, or another step", is->part);
-	else if ((is->part && is->file[CHECKPOINT_MODEL].bytes) ||
-		 (is->part >= shards && is->file[CHECKPOINT_OPTIMIZER].bytes))
-		snprintf(why, n_why, "part %u has saved what another part saves", is->part);
-	else
-		return ST_OK;
-	return ST_INTERNAL;
-}
+_Static_assert(SAVE_FILE_MODEL == CHECKPOINT_MODEL && SAVE_FILE_OPTIMIZER == CHECKPOINT_OPTIMIZER, "one numbering");
 
-/* The worst that a part has answered. */
-static enum status sum_up(struct hosted *h, bool *passed, bool *wrote)
+/* What came of it at the parts; why, where they have failed for another reason than a death. */
+static void judge(struct hosted *h, struct save_verdict *v)
 {
 	const struct saving *s = h->saving;
-	enum status worst = ST_OK;
-	char why[200], text[240];
-	for (uint32_t i = 0; i < s->n_asked_parts; i++) {
-		const struct part_saved *is = &s->part[i].is;
-		enum status st = is->status;
-		*passed |= is->passed;
-		*wrote |= !is->passed && !st;
-		snprintf(why, sizeof(why), "%s", is->text);
-		if (st && st != ST_ENGINE_DOWN && s->n_asked_parts > 1)
-			hosted_part_text(h, i, is->text, why, sizeof(why));
-		if (st && (!worst || worst == ST_ENGINE_DOWN)) {
-			worst = st;
-			snprintf(text, sizeof(text), "%s", why);
-		}
-	}
-	for (uint32_t i = 0; i < s->n_asked_parts && !worst && !*passed; i++)
-		worst = judge(s, &s->part[i].is, spec_shards(h->spec), text, sizeof(text));
-	if (worst && worst != ST_ENGINE_DOWN)
-		saving_set_why(h, text);
-	return worst;
+	char why[240];
+	save_answers_judge(&s->answers, v);
+	if (!v->status || v->status == ST_ENGINE_DOWN)
+		return;
+	if (v->part < 0 || s->answers.n == 1)
+		snprintf(why, sizeof(why), "%s", v->why);
+	else
+		hosted_part_text(h, (uint32_t)v->part, v->why, why, sizeof(why));
+	saving_set_why(h, why);
 }
 
 /* What trainers put is not known when a checkpoint begins: the user's share is asked for it when it is there. */
 static enum status admit_states(struct hosted *h)
 {
 	const struct saving *s = h->saving;
-	const uint64_t bytes = s->part[0].is.states.bytes;
+	const uint64_t bytes = save_answers_state_bytes(&s->answers);
 	char why[320];
 	enum status st = bytes ? state_share_admit(h, s->dir, bytes, why, sizeof(why)) : ST_OK;
 	if (st)
@@ -259,40 +236,49 @@ static enum status admit_states(struct hosted *h)
 	return st;
 }
 
-/* All parts have answered: the files are there, or will not be. */
+static void tell_lacking(struct hosted *h)
+{
+	char why[240];
+	for (uint32_t i = 0; i < h->saving->answers.n; i++)
+		if (save_answers_lacks(&h->saving->answers, i, why, sizeof(why)))
+			hosted_event(h, true, "StatesMissing", -1, why);
+}
+
+/* The files are there, or will not be. */
 static void take_answers(struct hosted *h)
 {
 	struct saving *s = h->saving;
-	bool passed = false, wrote = false;
-	enum status st = sum_up(h, &passed, &wrote);
+	struct save_verdict v;
+	judge(h, &v);
 	s->asked.number = 0;
-	if (!st && !passed)
-		st = admit_states(h);
-	if (st == ST_ENGINE_DOWN)
+	if (!v.status && !v.passed)
+		v.status = admit_states(h);
+	if (!v.status && !v.passed)
+		tell_lacking(h);
+	if (v.status == ST_ENGINE_DOWN)
 		saver_on_engine_lost(&s->saver);
-	else if (!st && passed)
-		saver_on_passed(&s->saver, wrote);
+	else if (!v.status && v.passed)
+		saver_on_passed(&s->saver, v.wrote);
 	else
-		saver_on_written(&s->saver, st);
+		saver_on_written(&s->saver, v.status);
 }
 
-/* Waits for the others: what they write goes into the same checkpoint, and the next one may have the same names. */
 static void take_answer(struct hosted *h, const struct part_saved *is)
 {
 	struct saving *s = h->saving;
-	uint32_t i = 0;
-	s->part[is->part] = (struct saving_part){ true, *is };
-	while (i < s->n_asked_parts && s->part[i].answered)
-		i++;
-	if (i == s->n_asked_parts)
+	const struct now now = daemon_now(h->d);
+	save_answers_take(&s->answers, is, now);
+	if (save_answers_are_in(&s->answers, now))
 		take_answers(h);
 }
 
 void saving_part_lost(struct hosted *h, uint32_t part)
 {
-	const struct saving *s = h->saving;
+	struct saving *s = h->saving;
 	struct part_saved is = { .part = part, .status = ST_ENGINE_DOWN };
-	if (!s || !s->asked.number || part >= s->n_asked_parts || s->part[part].answered)
+	if (s && part < h->n_parts)
+		save_answers_on_lost(&s->answers, part);
+	if (!s || !s->asked.number || !save_answers_awaits(&s->answers, part))
 		return;
 	snprintf(is.text, sizeof(is.text), "the gaccd of its node has started anew");
 	take_answer(h, &is);
@@ -310,7 +296,7 @@ void saving_take_saved(struct daemon *d, const struct link_message *m)
 	const struct save *asked = &s->asked;
 	if (st == ST_VERSION_SKEW)
 		links_refuse(m, why);
-	if (!asked->number || m->part >= s->n_asked_parts || s->part[m->part].answered)
+	if (!asked->number || !save_answers_awaits(&s->answers, m->part))
 		return;		     /* it is repeated, or of an earlier one */
 	if (st == ST_VERSION_SKEW) { /* repeated, it would be the same */
 		is = (struct part_saved){ .part = m->part, .status = st };
@@ -387,7 +373,11 @@ void saving_tick(struct hosted *h, struct now now)
 		saving_sweep(h);
 	saving_look(h);
 	saver_kick(&s->saver);
-	if (s->saver.state == SAVER_WRITING && s->asked.number && now.mono_ns - s->sent_ns >= ASK_AGAIN_NS)
+	if (s->saver.state != SAVER_WRITING || !s->asked.number)
+		return;
+	if (save_answers_are_in(&s->answers, now))
+		take_answers(h);
+	else if (now.mono_ns - s->sent_ns >= ASK_AGAIN_NS)
 		ask(h);
 }
 
@@ -440,6 +430,8 @@ static enum status restore_saved(void *arg, const struct journal_checkpoint *k)
 
 enum status saving_from_journal(struct hosted *h)
 {
+	for (uint32_t i = 0; h->saving && i < PART_MAX; i++) /* who was restarted meanwhile is not known */
+		save_answers_on_lost(&h->saving->answers, i);
 	return journal_each_checkpoint(h->d->journal, h->id, restore_saved, &h->saved);
 }
 
@@ -468,7 +460,7 @@ void saving_free(struct hosted *h)
 	if (!s)
 		return;
 	free(s->call);
-	free(s->part);
+	free(s->answers.part);
 	free(s);
 	h->saving = NULL;
 }

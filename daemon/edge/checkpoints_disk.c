@@ -107,8 +107,8 @@ static bool has_carry(const struct part_saved *a)
 /* The open window, by part where there are several. */
 static void put_window(const struct saving *s, struct manifest *m)
 {
-	for (uint32_t i = 0; i < s->n_asked_parts; i++) {
-		const struct part_saved *a = &s->part[i].is;
+	for (uint32_t i = 0; i < s->answers.n_files; i++) {
+		const struct part_saved *a = &s->answers.part[i].is;
 		const struct manifest_carry c = carry_of(a);
 		if (!has_carry(a))
 			continue;
@@ -117,8 +117,8 @@ static void put_window(const struct saving *s, struct manifest *m)
 		m->part[i].carry = c;
 		put_files(m->part[i].file, a, CHECKPOINT_CARRY, CHECKPOINT_PARTS);
 	}
-	if (m->inside_window && s->n_asked_parts > 1) {
-		m->n_parts = s->n_asked_parts;
+	if (m->inside_window && s->answers.n_files > 1) {
+		m->n_parts = s->answers.n_files;
 		memset(&m->file[CHECKPOINT_CARRY], 0, (ENGINE_FILES - CHECKPOINT_CARRY) * sizeof(m->file[0]));
 	}
 }
@@ -126,16 +126,16 @@ static void put_window(const struct saving *s, struct manifest *m)
 /* The optimizer state of a sharded job: each part has a share of it. */
 static void put_shares(const struct saving *s, struct manifest *m)
 {
-	m->n_shares = s->n_asked_parts;
-	for (uint32_t i = 0; i < s->n_asked_parts; i++)
-		put_files(m->part[i].file, &s->part[i].is, CHECKPOINT_OPTIMIZER, CHECKPOINT_CARRY);
+	m->n_shares = s->answers.n_files;
+	for (uint32_t i = 0; i < s->answers.n_files; i++)
+		put_files(m->part[i].file, &s->answers.part[i].is, CHECKPOINT_OPTIMIZER, CHECKPOINT_CARRY);
 	m->file[CHECKPOINT_OPTIMIZER].bytes = 0;
 }
 
 static void fill_manifest(const struct hosted *h, const struct save_want *want, struct manifest *m)
 {
 	const struct saving *s = h->saving;
-	const struct part_saved *a = &s->part[0].is;
+	const struct part_saved *a = &s->answers.part[0].is;
 	*m = (struct manifest){ .id = want->id,
 				.job = h->id,
 				.name = h->spec->name,
@@ -154,12 +154,24 @@ static void fill_manifest(const struct hosted *h, const struct save_want *want, 
 		manifest_put_commit(m, &s->before);
 	manifest_put_updates(m, s->update, s->n_updates);
 	put_files(m->file, a, CHECKPOINT_MODEL, CHECKPOINT_PARTS);
-	m->n_states = a->n_states;
-	m->states.bytes = a->states.bytes;
-	memcpy(m->states.sha256, a->states.sha256, SHA256_BYTES);
 	if (spec_is_sharded(h->spec))
 		put_shares(s, m);
 	put_window(s, m);
+}
+
+/* The trainers' states, by part; those that come too late are left to the next sweep. */
+static void put_states(const struct saving *s, struct disk_work *w)
+{
+	w->n_states = s->answers.n;
+	for (uint32_t i = 0; i < w->n_states; i++) {
+		const struct save_answer *a = &s->answers.part[i];
+		if (!a->answered)
+			continue;
+		w->states[i].has_dir = a->is.dir.ino != 0;
+		w->states[i].n = a->is.n_states;
+		w->states[i].file.bytes = a->is.states.bytes;
+		memcpy(w->states[i].file.sha256, a->is.states.sha256, SHA256_BYTES);
+	}
 }
 
 static uint64_t manifest_bytes(const struct manifest *m)
@@ -189,10 +201,11 @@ void saving_seal(void *ctx, const struct save_want *want)
 	fill_manifest(h, want, &w->manifest);
 	w->manifest.n_spec = n_spec;
 	w->tensors = h->text->pb->n_tensors ? NULL : shared_hold(h->tensors);
-	const struct part_saved *first = &s->part[0].is;
-	w->n_made = s->n_asked_parts;
+	put_states(s, w);
+	const struct part_saved *first = &s->answers.part[0].is;
+	w->n_made = s->answers.n_files;
 	for (uint32_t i = 0; i < w->n_made; i++)
-		w->made[i] = (struct checkpoint_dir){ s->part[i].is.dir.dev, s->part[i].is.dir.ino };
+		w->made[i] = (struct checkpoint_dir){ s->answers.part[i].is.dir.dev, s->answers.part[i].is.dir.ino };
 	checkpoint_final_path(w->final, s->dir, h->uuid, first->applied_step, want->id);
 	memcpy(s->final, w->final, sizeof(s->final));
 	saved_set_text(&k->path, w->final);
@@ -200,7 +213,6 @@ void saving_seal(void *ctx, const struct save_want *want)
 	k->applied_step = first->applied_step;
 	k->carried = w->manifest.carry.count;
 	k->bytes += manifest_bytes(&w->manifest);
-	k->state_bytes = w->manifest.states.bytes;
 	start_work(h, w);
 }
 
@@ -279,6 +291,21 @@ static void pruned(struct hosted *h, const struct disk_work *w)
 	saver_on_pruned(&s->saver);
 }
 
+static void sealed(struct hosted *h, const struct disk_work *w)
+{
+	struct saving *s = h->saving;
+	struct saved *k = saved_find(&h->saved, w->manifest.id);
+	memcpy(s->sha256, w->sha256, sizeof(s->sha256));
+	s->n_states = w->manifest.n_states;
+	if (w->status)
+		saving_set_why(h, w->why);
+	else if (k) {
+		k->state_bytes = w->manifest.states.bytes;
+		k->bytes += k->state_bytes;
+	}
+	saver_on_sealed(&s->saver, w->status);
+}
+
 static void on_disk(struct disk_work *w)
 {
 	struct hosted *h = w->arg;
@@ -290,10 +317,7 @@ static void on_disk(struct disk_work *w)
 		swept(h, w);
 		break;
 	case DISK_SEAL:
-		memcpy(s->sha256, w->sha256, sizeof(s->sha256));
-		if (w->status)
-			saving_set_why(h, w->why);
-		saver_on_sealed(&s->saver, w->status);
+		sealed(h, w);
 		break;
 	case DISK_PRUNE:
 		pruned(h, w);

@@ -4,6 +4,7 @@
 #ifndef GACC_EDGE_CHECKPOINTS_IMPL_H
 #define GACC_EDGE_CHECKPOINTS_IMPL_H
 
+#include "control/save_answers.h"
 #include "control/saver.h"
 #include "control/updates.h"
 #include "edge/checkpoints.h"
@@ -15,20 +16,14 @@ struct saving_call {
 	bool wait;
 };
 
-/* What one part has answered. */
-struct saving_part {
-	bool answered;
-	struct part_saved is;
-};
-
 struct saving {
 	struct saver saver;
 	char dir[CHECKPOINT_MAX_PATH]; /* "": not known, nothing can be saved there */
 	uint32_t n_working;	       /* of the pool */
-	struct save asked;	       /* of the parts; number 0: all answers are here, or nothing was asked for */
-	uint32_t n_asked_parts; /* the first, or all where each has something of its own: a share, or an open window */
-	uint64_t n_asked;	/* how often, since this gaccd's start */
-	int64_t sent_ns;	/* when it was asked last */
+	struct save asked;	       /* of the parts; number 0: nobody is waited for, or nothing was asked for */
+	struct save_answers answers;   /* of the parts */
+	uint64_t n_asked;	       /* how often, since this gaccd's start */
+	int64_t sent_ns;	       /* when it was asked last */
 	bool have_last;
 	struct commit last; /* the newest outcome that the parts have */
 	bool have_before;
@@ -37,7 +32,7 @@ struct saving {
 	uint64_t share_bytes[PART_MAX];	  /* and the share of each other part, of a sharded job */
 	struct update update[UPDATES_MAX_PENDING + 1]; /* what its values are besides the spec's */
 	uint32_t n_updates;
-	struct saving_part *part;	 /* [n_parts of the job], from the first one on */
+	uint32_t n_states;		 /* of trainers, in the one that is sealed */
 	char final[CHECKPOINT_MAX_PATH]; /* of the one that is sealed */
 	uint8_t sha256[SHA256_BYTES];
 	bool refused; /* the one under way; on_refused follows */

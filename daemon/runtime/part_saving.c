@@ -16,6 +16,8 @@ static bool on_begin(void *ctx, const struct save *w, uint64_t command)
 				    .inside_window = w->inside_window,
 				    .own_only = w->own_only,
 				    .n_present = (uint32_t)strlen(w->path) };
+	if (w->states_alone)
+		return part_states_ready(p) && part_states_begin_alone(p, command, w);
 	if (!part_states_ready(p) || !part_engine_send(p, p->id, &c, w->path))
 		return false;
 	part_states_begin(p, w->window);
@@ -52,6 +54,7 @@ void part_saving_look(struct part *p)
 		return;
 	part_states_look(p);
 	part_save_look(p->save, &is);
+	part_states_look(p); /* one without an engine may have begun */
 }
 
 void part_on_save(struct part *p, const struct save *w)
@@ -84,7 +87,7 @@ void part_saving_on_answer(struct part *p, const struct engine_answer *a)
 	memcpy(is.file, a->file, sizeof(is.file));
 	if (!p->save)
 		return;
-	if (p->save->state != PART_SAVE_WRITING || !part_states_take(p, a->id, &is, p->save->wanted.path))
+	if (p->save->state != PART_SAVE_WRITING || !part_states_take(p, a->id, &is, &p->save->wanted))
 		part_save_on_answer(p->save, a->id, &is);
 	part_saving_look(p); /* another may wait */
 }

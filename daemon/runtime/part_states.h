@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The trainers' own states of a part: what its ranks have put (control/rank_states.h), what the checkpoint has that the
- * job began with, and the file that a checkpoint gets of them. Jobs of one part only. Loop thread; the pool reads and
- * writes the files.
+ * job began with, and the file that a checkpoint gets of them, which the coordinator puts together with those of the
+ * other parts. Ranks are the job's here. Loop thread; the pool reads and writes the files.
  */
 #ifndef GACC_RUNTIME_PART_STATES_H
 #define GACC_RUNTIME_PART_STATES_H
@@ -24,9 +24,11 @@ enum status part_get_state(struct part *, uint32_t rank, struct rank_state *out,
 bool part_states_ready(const struct part *);
 /* It has begun with one of this window. */
 void part_states_begin(struct part *, uint64_t window);
-/* The engine has written its files of it into `path`. true: states are to come, or to be written: part_saving_written
- * follows. */
-bool part_states_take(struct part *, uint64_t command, const struct part_saved *, const char *path);
+/* The engine has written its files of it. true: states are to come, or to be written: part_saving_written follows. */
+bool part_states_take(struct part *, uint64_t command, const struct part_saved *, const struct save *wanted);
+/* One that has nothing but states of this part begins: part_saving_written follows, from part_states_look or later.
+ * false: no memory. */
+bool part_states_begin_alone(struct part *, uint64_t command, const struct save *wanted);
 /* The ranks may have put what is waited for, or the checkpoint is no longer wanted. */
 void part_states_look(struct part *);
 /* The engine has died: what it has written does not count. */

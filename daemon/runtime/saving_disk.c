@@ -122,9 +122,10 @@ static enum status gather(struct disk_work *w)
 static void remove_partial(const struct disk_work *w)
 {
 	char path[CHECKPOINT_MAX_PATH], ignored[320];
-	for (uint32_t i = 0; i < w->n_made; i++) {
+	for (uint32_t i = 0; i < w->n_made || i < w->n_states; i++) {
 		checkpoint_part_path(path, w->partial, i);
-		checkpoint_remove(path, ignored, sizeof(ignored));
+		if (i < w->n_made || w->states[i].has_dir)
+			checkpoint_remove(path, ignored, sizeof(ignored));
 	}
 }
 
@@ -136,6 +137,9 @@ static void run_seal(struct disk_work *w)
 	if (w->uid != geteuid() && !getpwuid_r(w->uid, &p, buf, sizeof(buf), &found) && found)
 		gid = p.pw_gid;
 	w->status = join_spec(w);
+	if (!w->status)
+		w->status = checkpoint_join_states(w->partial, &w->made[0], w->states, w->n_states, w->n_made,
+						   &w->manifest, w->why, sizeof(w->why));
 	if (!w->status && w->n_made > 1)
 		w->status = gather(w);
 	if (!w->status)

@@ -7,7 +7,7 @@
 
 #include "base/shared.h"
 #include "rpc/pool.h"
-#include "store/checkpoint.h"
+#include "store/checkpoint_states.h"
 
 enum disk_kind { DISK_SWEEP, DISK_SEAL, DISK_PRUNE, DISK_DISCARD };
 
@@ -28,7 +28,9 @@ struct disk_work {
 	/* SEAL */
 	struct checkpoint_dir made[MANIFEST_MAX_PARTS]; /* what the engines of the parts have written into */
 	uint32_t n_made;
-	struct manifest manifest;
+	struct manifest manifest; /* the trainers' states come from below */
+	struct states_of_part states[MANIFEST_MAX_PARTS];
+	uint32_t n_states;	/* parts that may have some */
 	void *spec;		/* owned; of manifest.n_spec bytes */
 	struct shared *tensors; /* held: what belongs behind it; NULL: nothing */
 	/* PRUNE: owned; oldest first */

@@ -3,9 +3,12 @@
  * state, any thread; blocks. */
 #include "store/checkpoint_states.h"
 
+#include "base/log.h"
+#include "proto/failpoint.h"
 #include "store/checkpoint_dirs.h"
 #include "store/safetensors.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -170,6 +173,126 @@ enum status checkpoint_read_states(const char *path, const struct manifest *m, u
 	if (st)
 		trainer_states_fini(out);
 	return st;
+}
+
+/* ---- of several parts ---- */
+
+/* Of a part's own directory: gaccds of two nodes may know it by other numbers, so its sum says that it is the one. */
+static enum status read_part(const char *partial, uint32_t part, const struct states_of_part *p, uint32_t ranks,
+			     struct trainer_states *out, char *why, size_t n_why)
+{
+	const struct manifest m = { .ranks = ranks, .n_states = p->n, .states = p->file };
+	char path[CHECKPOINT_MAX_PATH], text[320];
+	struct stat s;
+	int fd;
+	checkpoint_part_path(path, partial, part);
+	enum status st = checkpoint_open_dir(path, false, &fd, text, sizeof(text));
+	if (st) {
+		snprintf(why, n_why,
+			 "part %u: %s; all nodes of a job must see the directory of its checkpoints under one path",
+			 part, text);
+		log_error("checkpoint: %s", why);
+		return ST_IO_ERROR;
+	}
+	st = fstat(fd, &s) ? checkpoint_failed("looking at", path, errno, why, n_why)
+			   : read_file(path, fd, &m, s.st_uid, out, why, n_why);
+	close(fd);
+	return st;
+}
+
+/* All states in the order of ranks, lent by `of`. */
+static enum status merge(const struct trainer_states *of, uint32_t n_parts, struct trainer_state *out, uint32_t *out_n,
+			 char *why, size_t n_why)
+{
+	uint64_t bytes = 0;
+	*out_n = 0;
+	for (uint32_t i = 0; i < n_parts; i++)
+		for (uint32_t k = 0; k < of[i].n; k++) {
+			uint32_t at = (*out_n)++;
+			bytes += of[i].state[k].n;
+			for (; at && out[at - 1].rank > of[i].state[k].rank; at--)
+				out[at] = out[at - 1];
+			out[at] = of[i].state[k];
+			if (at && out[at - 1].rank == out[at].rank) {
+				snprintf(why, n_why, "two parts have saved the state of rank %u", out[at].rank);
+				return ST_MALFORMED;
+			}
+		}
+	if (bytes <= TRAINER_STATES_MAX)
+		return ST_OK;
+	snprintf(why, n_why, "the states of all ranks have %llu bytes, and may have %zu", (unsigned long long)bytes,
+		 TRAINER_STATES_MAX);
+	return ST_RESOURCE_EXHAUSTED;
+}
+
+/* In the place of part 0's own. */
+static enum status write_joined(const char *partial, const struct checkpoint_dir *whole, const struct trainer_state *s,
+				uint32_t n, struct checkpoint_file *out, char *why, size_t n_why)
+{
+	uint32_t uid;
+	int fd;
+	enum status st = FAILPOINT_ERROR(gaccd_save_states_joined);
+	if (!st)
+		st = checkpoint_open_made(partial, whole, &fd, &uid, why, n_why);
+	if (st)
+		return st;
+	if (unlinkat(fd, CHECKPOINT_STATES_NAME, 0) < 0 && errno != ENOENT)
+		st = checkpoint_failed("deleting part 0's", CHECKPOINT_STATES_NAME, errno, why, n_why);
+	close(fd);
+	return st ? st : checkpoint_write_states(partial, whole, s, n, out, why, n_why);
+}
+
+static enum status join(const char *partial, const struct checkpoint_dir *whole, const struct states_of_part *p,
+			uint32_t n_parts, struct trainer_states *of, struct manifest *m, char *why, size_t n_why)
+{
+	enum status st = ST_OK;
+	uint32_t n = 0;
+	for (uint32_t i = 0; i < n_parts && !st; i++)
+		if (p[i].n)
+			st = read_part(partial, i, &p[i], m->ranks, &of[i], why, n_why);
+	struct trainer_state *all = calloc(m->n_states, sizeof(*all));
+	if (!all)
+		return ST_NO_MEMORY;
+	if (!st)
+		st = merge(of, n_parts, all, &n, why, n_why);
+	if (!st)
+		st = write_joined(partial, whole, all, n, &m->states, why, n_why);
+	free(all);
+	return st;
+}
+
+static enum status remove_dirs(const char *partial, const struct states_of_part *p, uint32_t from, uint32_t n_parts,
+			       char *why, size_t n_why)
+{
+	char path[CHECKPOINT_MAX_PATH];
+	enum status st = ST_OK;
+	for (uint32_t i = from; i < n_parts && !st; i++)
+		if (p[i].has_dir) {
+			checkpoint_part_path(path, partial, i);
+			st = checkpoint_remove(path, why, n_why);
+		}
+	return st;
+}
+
+enum status checkpoint_join_states(const char *partial, const struct checkpoint_dir *whole,
+				   const struct states_of_part *p, uint32_t n_parts, uint32_t n_gathered,
+				   struct manifest *m, char *why, size_t n_why)
+{
+	struct trainer_states *of;
+	m->n_states = 0;
+	m->states = (struct checkpoint_file){ 0 };
+	for (uint32_t i = 0; i < n_parts; i++)
+		m->n_states += p[i].n;
+	if (n_parts && m->n_states == p[0].n) { /* part 0's file is that of the checkpoint */
+		m->states = p[0].file;
+		return remove_dirs(partial, p, n_gathered, n_parts, why, n_why);
+	}
+	of = calloc(n_parts, sizeof(*of));
+	enum status st = of ? join(partial, whole, p, n_parts, of, m, why, n_why) : ST_NO_MEMORY;
+	for (uint32_t i = 0; of && i < n_parts; i++)
+		trainer_states_fini(&of[i]);
+	free(of);
+	return st ? st : remove_dirs(partial, p, n_gathered, n_parts, why, n_why);
 }
 
 uint64_t checkpoint_states_bytes(const char *path)

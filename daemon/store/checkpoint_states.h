@@ -24,6 +24,21 @@ struct trainer_state {
 enum status checkpoint_write_states(const char *path, const struct checkpoint_dir *made, const struct trainer_state *,
 				    uint32_t n, struct checkpoint_file *out, char *why, size_t n_why);
 
+/* What one part of the job has written of them, in its directory (checkpoint_part_path). */
+struct states_of_part {
+	uint32_t n; /* ranks; 0: there is no such file */
+	struct checkpoint_file file;
+	bool has_dir; /* it has made its directory */
+};
+/* Before the seal: puts the states of all parts into one file in `partial`, the directory `whole`, which is part 0's,
+ * and sets n_states and states of *m, whose ranks must be set. The directories of the first n_gathered parts are left
+ * to checkpoint_gather, the others, which have nothing else, are deleted. What a part has written is compared with what
+ * it has told. ST_IO_ERROR, ST_CHECKSUM, ST_MALFORMED, ST_RESOURCE_EXHAUSTED: more than TRAINER_STATES_MAX;
+ * ST_NO_MEMORY. */
+enum status checkpoint_join_states(const char *partial, const struct checkpoint_dir *whole,
+				   const struct states_of_part *, uint32_t n_parts, uint32_t n_gathered,
+				   struct manifest *m, char *why, size_t n_why);
+
 /* What a loaded checkpoint has of them. */
 struct trainer_states {
 	void *file; /* the whole of it */

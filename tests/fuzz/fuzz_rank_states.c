@@ -210,7 +210,7 @@ static void one(struct rank_states *s, const uint8_t *d, const uint8_t *text)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
-	struct rank_states *s = rank_states_new(RANKS, (struct rank_states_limits){ MOST, MOST_ALL });
+	struct rank_states *s = rank_states_new(RANKS, (struct rank_states_limits){ MOST, MOST_ALL, "all" });
 	must(s != NULL);
 	memset(newest, 0, sizeof(newest));
 	memset(coming, 0, sizeof(coming));

@@ -6,8 +6,9 @@
  *
  * RANKS: "0,2,3", a thread each; "-": the one of GACC_RANK. Each writes its final parameters to OUT.<rank>. With
  * `client` it applies the reduced gradients itself and keeps its parameters in OUT.<rank>.state, from which a new
- * process goes on. With `first` rank 0 alone gives the parameters that the job begins with. Exit status: 0 done; 3 the
- * job had ended when it came; 1 failed, with the reason on stderr. */
+ * process goes on. With `first` rank 0 alone gives the parameters that the job begins with. With
+ * GACC_TEST_STATES in the environment each rank puts a state of its own in each window. Exit status: 0 done; 3 the job
+ * had ended when it came; 1 failed, with the reason on stderr. */
 #include "support/work.h"
 
 #include <gacc/gacc.h>
@@ -25,7 +26,7 @@
 static struct {
 	const char *endpoint, *job, *out;
 	struct work work;
-	bool is_client, first_gives;
+	bool is_client, first_gives, has_states;
 } run;
 
 struct rank {
@@ -35,6 +36,8 @@ struct rank {
 	gacc_job *job;
 	float *values; /* ledger, then body: initial ones, later those of optimizer client */
 	uint64_t next; /* optimizer client: first window that is not in `values` */
+	bool has_put;  /* its state, of the window `put` */
+	uint64_t put;
 };
 
 static _Noreturn void failed(struct rank *r, gacc_status st, const char *text)
@@ -128,11 +131,23 @@ static gacc_status step(struct rank *r)
 	return st || !run.is_client || s.outcome != GACC_STEP_APPLIED ? st : apply(r, &s);
 }
 
+/* Before the first push of a window; a process that was started again has pushed already, perhaps. */
+static void put_state(struct rank *r, uint64_t window)
+{
+	if (!run.has_states || (r->has_put && r->put == window))
+		return;
+	r->has_put = true;
+	r->put = window;
+	gacc_put_state(r->job, &r->put, sizeof(r->put));
+}
+
 static gacc_status train(struct rank *r)
 {
 	gacc_position at;
 	gacc_status st;
 	while ((st = gacc_next(r->job, &at)) != GACC_EDONE) {
+		if (!st)
+			put_state(r, at.window);
 		st = st == GACC_EAGAIN ? step(r) : st ? st : push(r, &at);
 		if (st && st != GACC_EDONE)
 			return st;
@@ -216,6 +231,7 @@ int main(int argc, char **argv)
 			   strtoull(argv[7], NULL, 10));
 	run.out = argv[8];
 	run.is_client = argc > 9 && strcmp(argv[9], "client") == 0;
+	run.has_states = getenv("GACC_TEST_STATES") != NULL;
 	run.first_gives = argc > 9 && strcmp(argv[9], "first") == 0;
 	if (strcmp(argv[3], "-") == 0 && getenv("GACC_RANK"))
 		argv[3] = getenv("GACC_RANK");

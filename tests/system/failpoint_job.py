@@ -69,8 +69,9 @@ class Trainers:
     """The job's ranks as fault_trainer processes; those that die are started again. The victim of a client's point is a process of its
     own, and the only one that sees failpoints. Of a job of several parts rank 0 alone gives the parameters: the others' parts take them."""
 
-    def __init__(self, daemon, job, client_optimizer=False, victim=False, by_rpc=WAYS[0], parts=1, place=None):
-        """place: the daemon of each rank's node, if there are several."""
+    def __init__(self, daemon, job, client_optimizer=False, victim=False, by_rpc=WAYS[0], parts=1, place=None, states=False):
+        """place: the daemon of each rank's node, if there are several; states: each rank puts one of its own in each window."""
+        self.env = {"GACC_TEST_STATES": "1"} if states else {}
         self.daemon, self.job, self.place = daemon, job, place or [daemon] * RANKS
         self.way = ["client"] * client_optimizer or ["first"] * (parts > 1)
         self.out = daemon.dir / f"out.{job}"
@@ -86,7 +87,7 @@ class Trainers:
         first = int(ranks.partition(",")[0])
         node = self.place[first]
         self.logs.setdefault(ranks, node.dir / f"trainer.{self.job}.{ranks}.log")
-        env = {**os.environ, "GACC_TEST": str(node.dir)}
+        env = {**os.environ, **self.env, "GACC_TEST": str(node.dir)}
         if ranks == self.victim:
             env["GACC_FAILPOINTS_FILE"] = str(node.dir / "run/failpoints")
         if first in self.by_rpc:

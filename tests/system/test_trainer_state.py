@@ -270,11 +270,6 @@ def test_at_the_wrong_time(d):
 
 
 def test_where_there_are_none(d):
-    parts = Job(d, parts=2)
-    reason, text = refusal(put, parts.ranks[0], b"x")
-    assert reason == "NOT_SUPPORTED" and "has 2 parts" in text and "save its state itself" in text
-    assert refusal(get, parts.ranks[1])[0] == "NOT_SUPPORTED"
-    parts.leave()
     client = Job(d, name="client", optimizer={"type": "client"})
     assert "optimizer client" in refusal(put, client.ranks[0], b"x")[1]
     client.leave()

@@ -22,7 +22,8 @@ static struct save full_save(void)
 			  .number = 105,
 			  .window = 106,
 			  .inside_window = true,
-			  .own_only = true };
+			  .own_only = true,
+			  .states = true };
 	memset(s.path, 'x', SAVE_MAX_PATH);
 	s.path[0] = '/';
 	return s;
@@ -87,9 +88,13 @@ START_TEST(a_wish_comes_back)
 	ck_assert_uint_eq(back.term, 104);
 	ck_assert_uint_eq(back.number, 105);
 	ck_assert_uint_eq(back.window, 106);
-	ck_assert(back.inside_window && back.own_only);
+	ck_assert(back.inside_window && back.own_only && back.states && !back.states_alone);
 	ck_assert_str_eq(back.path, s.path);
 	ck_assert_uint_eq(strlen(back.path), SAVE_MAX_PATH);
+	s.inside_window = s.own_only = false;
+	s.states_alone = true;
+	ck_assert_int_eq(save_through(&s, &back), ST_OK);
+	ck_assert(!back.inside_window && !back.own_only && back.states && back.states_alone);
 }
 END_TEST
 
@@ -150,6 +155,9 @@ START_TEST(senseless_ones_are_refused)
 	REFUSED_SAVE(s.epoch = 0, "Save.epoch is missing");
 	REFUSED_SAVE(s.term = 0, "Save.term is missing");
 	REFUSED_SAVE(s.number = 0, "Save.number is missing");
+	REFUSED_SAVE(s.states_alone = true, "Save.states_alone is set inside a window");
+	REFUSED_SAVE(s.states_alone = true;
+		     s.states = s.inside_window = false, "Save.states_alone is set without states");
 	REFUSED_SAVE(s.path[0] = 'x', "Save.path has 4095 bytes, and is no absolute path of at most 4095");
 	REFUSED_SAVE(s.path[0] = '\0', "Save.path has 0 bytes, and is no absolute path of at most 4095");
 	REFUSED_SAVED(s.epoch = 0, "Saved.epoch is missing");

@@ -158,6 +158,41 @@ START_TEST(without_an_engine_for_good_nothing_is_waited_for)
 }
 END_TEST
 
+static void want_states(uint64_t number, uint64_t window)
+{
+	struct save w = wish(1, number, window);
+	w.states = w.states_alone = true;
+	part_save_on_save(&part, &w);
+}
+
+/* No engine is needed for it, and none takes it along; but it begins when an engine's before it is over. */
+START_TEST(states_alone_need_no_engine)
+{
+	want_states(1, 5);
+	look(4, true);
+	ck_assert_uint_eq(n_begun, 0);
+	look(5, false);
+	ck_assert_uint_eq(n_begun, 1);
+	part_save_on_engine_lost(&part);
+	ck_assert_uint_eq(n_told, 0);
+	answer(begun, ST_OK);
+	expect(1, ST_OK, false);
+	want(1, 2, 5);
+	look(5, true);
+	want_states(3, 5);
+	look(5, true);
+	ck_assert_uint_eq(n_begun, 2);
+	part_save_on_engine_lost(&part); /* that of the wish before */
+	look(5, false);
+	ck_assert_uint_eq(n_begun, 3);
+	ck_assert_uint_eq(n_told, 1);
+	want_states(4, 6);
+	look(7, true);
+	ck_assert_uint_eq(n_told, 2);
+	expect(4, ST_OK, true);
+}
+END_TEST
+
 /* Newer ones take its place, older ones are late messages; a new coordinator counts anew. */
 START_TEST(the_newest_wish_counts)
 {
@@ -395,6 +430,7 @@ int main(void)
 	tcase_add_test(c, an_engine_that_refuses_is_asked_again);
 	tcase_add_test(c, a_death_is_told_when_it_wrote);
 	tcase_add_test(c, without_an_engine_for_good_nothing_is_waited_for);
+	tcase_add_test(c, states_alone_need_no_engine);
 	tcase_add_test(c, the_newest_wish_counts);
 	tcase_add_test(c, over_a_bad_link_every_wish_ends);
 	return suite_run(suite);

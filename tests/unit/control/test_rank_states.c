@@ -15,7 +15,7 @@ static bool gone[RANKS];
 
 static void setup(void)
 {
-	s = rank_states_new(RANKS, (struct rank_states_limits){ .rank = 10, .all = 24 });
+	s = rank_states_new(RANKS, (struct rank_states_limits){ .rank = 10, .all = 24, .whose = "all ranks" });
 	ck_assert_ptr_nonnull(s);
 	memset(gone, 0, sizeof(gone));
 }
@@ -27,7 +27,7 @@ static void teardown(void)
 
 static enum status put_part(uint32_t rank, uint64_t window, const char *text, size_t at, size_t n, uint64_t *out)
 {
-	const struct state_portion q = { rank, window, strlen(text), at, text + at, n };
+	const struct state_portion q = { rank, rank, window, strlen(text), at, text + at, n };
 	why[0] = '\0';
 	return rank_states_put(s, &q, out, why, sizeof(why));
 }
@@ -104,7 +104,7 @@ START_TEST(portions_that_do_not_follow_are_refused)
 	ck_assert_int_eq(put_part(1, 5, "abcdef", 2, 1, &got), ST_OUT_OF_ORDER);  /* of another window */
 	ck_assert_int_eq(put_part(1, 4, "abcdefg", 2, 1, &got), ST_OUT_OF_ORDER); /* of another size */
 	ck_assert_int_eq(put_part(1, 4, "abcdef", 2, 0, &got), ST_INVALID_ARGUMENT);
-	const struct state_portion far = { 1, 4, 6, UINT64_MAX - 1, "xyz", 3 }, behind = { 1, 4, 6, 4, "xyz", 3 };
+	const struct state_portion far = { 1, 1, 4, 6, UINT64_MAX - 1, "xyz", 3 }, behind = { 1, 1, 4, 6, 4, "xyz", 3 };
 	ck_assert_int_eq(rank_states_put(s, &far, &got, why, sizeof(why)), ST_INVALID_ARGUMENT);
 	ck_assert_int_eq(rank_states_put(s, &behind, &got, why, sizeof(why)), ST_INVALID_ARGUMENT);
 	ck_assert_int_eq(put(RANKS, 4, "x"), ST_RANK_OUT_OF_RANGE);

@@ -178,6 +178,147 @@ START_TEST(what_a_killed_writer_left_is_swept)
 }
 END_TEST
 
+/* ---- of several parts ---- */
+
+enum { WORLD = 4, PARTS = 3 };
+
+static struct states_of_part part[PARTS];
+static struct checkpoint_dir whole; /* part 0's */
+static char of_part[CHECKPOINT_MAX_PATH];
+
+/* What gaccd of a part's node does; part 0's directory is its engine's. */
+static void write_part(uint32_t i, const struct trainer_state *s, uint32_t n)
+{
+	struct checkpoint_dir own = whole;
+	int fd;
+	checkpoint_part_path(of_part, partial, i);
+	if (i) {
+		ck_assert_int_eq(checkpoint_make_dir(of_part, &own, &fd, why, sizeof(why)), ST_OK);
+		close(fd);
+	}
+	part[i] = (struct states_of_part){ .n = n, .has_dir = true };
+	if (n)
+		ck_assert_int_eq(checkpoint_write_states(of_part, &own, s, n, &part[i].file, why, sizeof(why)), ST_OK);
+}
+
+static enum status join(struct manifest *m, uint32_t n_gathered)
+{
+	return checkpoint_join_states(partial, &whole, part, PARTS, n_gathered, m, why, sizeof(why));
+}
+
+static struct manifest begin_parts(void)
+{
+	struct manifest m = example();
+	m.inside_window = false;
+	m.n_parts = 0;
+	write_parts(partial, 2, m.file);
+	whole = made;
+	memset(part, 0, sizeof(part));
+	return m;
+}
+
+static void seal_joined(struct manifest *m)
+{
+	uint8_t sum[SHA256_BYTES];
+	ck_assert_msg(!checkpoint_seal(partial, &whole, final, m, geteuid(), getegid(), sum, why, sizeof(why)), "%s",
+		      why);
+}
+
+/* Whichever part has which rank, and whether part 0 has some. */
+START_TEST(those_of_all_parts_are_one_file)
+{
+	const struct trainer_state first[] = { { 0, 4, "zero" }, { 2, 3, "two" } },
+				   third[] = { { 1, 3, "one" }, { 3, 5, "three" } };
+	struct manifest m = begin_parts();
+	struct trainer_states is;
+	write_part(0, first, _i ? 2 : 0);
+	write_part(2, third, 2);
+	ck_assert_msg(!join(&m, 1), "%s", why);
+	ck_assert_int_ne(access(of_part, F_OK), 0);
+	ck_assert_uint_eq(m.n_states, _i ? 4 : 2);
+	seal_joined(&m);
+	ck_assert_msg(!load(&is), "%s", why);
+	ck_assert_uint_eq(is.n, m.n_states);
+	for (uint32_t i = 0; i < is.n; i++) {
+		const struct trainer_state *s = _i ? &(i % 2 ? third : first)[i / 2] : &third[i];
+		ck_assert_uint_eq(is.state[i].rank, s->rank);
+		ck_assert_uint_eq(is.state[i].n, s->n);
+		ck_assert_mem_eq(is.state[i].data, s->data, s->n);
+	}
+	trainer_states_fini(&is);
+}
+END_TEST
+
+/* Part 0's stay as they are, and the others' directories go; those of whom there is more to take do not. */
+START_TEST(those_of_part_0_alone_are_the_file)
+{
+	struct manifest m = begin_parts();
+	struct trainer_states is;
+	write_part(0, given, 2);
+	write_part(2, NULL, 0);
+	ck_assert_int_eq(join(&m, _i ? PARTS : 1), ST_OK);
+	ck_assert_int_eq(access(of_part, F_OK), _i ? 0 : -1);
+	ck_assert_mem_eq(m.states.sha256, part[0].file.sha256, SHA256_BYTES);
+	seal_joined(&m);
+	ck_assert_int_eq(load(&is), ST_OK);
+	ck_assert_uint_eq(is.n, 2);
+	trainer_states_fini(&is);
+}
+END_TEST
+
+START_TEST(without_any_there_is_no_file)
+{
+	struct manifest m = begin_parts();
+	m.n_states = 7; /* whatever was there */
+	m.states.bytes = 7;
+	ck_assert_int_eq(join(&m, 1), ST_OK);
+	ck_assert(!m.n_states && !m.states.bytes);
+}
+END_TEST
+
+/* Not what the part has told, not there, a rank of two parts. */
+START_TEST(wrong_ones_of_a_part_are_refused)
+{
+	static const struct trainer_state one[] = { { 3, 5, "three" } }, beyond[] = { { WORLD, 1, "x" } };
+	struct manifest m = begin_parts();
+	char file[CHECKPOINT_MAX_PATH + 32];
+	enum status st = ST_CHECKSUM;
+	write_part(0, given, 2);
+	write_part(1, _i == 3 ? beyond : _i == 2 ? one : &given[0], 1);
+	snprintf(file, sizeof(file), "%s/states.safetensors", of_part);
+	if (_i == 0) {
+		edit(of_part, "states.safetensors", "zero", "null");
+	} else if (_i == 1) {
+		ck_assert_int_eq(unlink(file), 0);
+		ck_assert_int_eq(rmdir(of_part), 0);
+		st = ST_IO_ERROR;
+	} else {
+		st = ST_MALFORMED;
+	}
+	ck_assert_int_eq(join(&m, 1), st);
+	static const char *const says[] = { "SHA-256", "all nodes of a job must see",
+					    "two parts have saved the state of rank 3", "no rank's state" };
+	ck_assert_msg(strstr(why, says[_i]) != NULL, "%s", why);
+}
+END_TEST
+
+START_TEST(too_many_bytes_of_all_are_refused)
+{
+	enum { N = 10 };
+	struct trainer_state large[2 * N];
+	void *data = calloc(1, TRAINER_STATE_MAX);
+	struct manifest m = begin_parts();
+	m.ranks = 2 * N;
+	for (uint32_t i = 0; i < 2 * N; i++)
+		large[i] = (struct trainer_state){ i, TRAINER_STATE_MAX, data };
+	write_part(0, large, N);
+	write_part(1, &large[N], N);
+	ck_assert_int_eq(join(&m, 1), ST_RESOURCE_EXHAUSTED);
+	ck_assert_msg(strstr(why, "83886080 bytes, and may have 67108864") != NULL, "%s", why);
+	free(data);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *s = suite_create("checkpoint_states");
@@ -190,6 +331,11 @@ int main(void)
 	tcase_add_test(c, a_state_that_is_too_large_is_refused);
 	tcase_add_test(c, another_directory_gets_none);
 	tcase_add_test(c, what_a_killed_writer_left_is_swept);
+	tcase_add_loop_test(c, those_of_all_parts_are_one_file, 0, 2);
+	tcase_add_loop_test(c, those_of_part_0_alone_are_the_file, 0, 2);
+	tcase_add_test(c, without_any_there_is_no_file);
+	tcase_add_loop_test(c, wrong_ones_of_a_part_are_refused, 0, 4);
+	tcase_add_test(c, too_many_bytes_of_all_are_refused);
 	suite_add_tcase(s, c);
 	return suite_run(s);
 }
