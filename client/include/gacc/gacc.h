@@ -275,9 +275,9 @@ typedef struct gacc_value {
 GACC_API gacc_status gacc_log(gacc_job *, uint64_t window, const gacc_value *, size_t n);
 /* What this trainer has besides the parameters (random numbers, data position, statistics), as it is before its first
  * push of the open window: a checkpoint of that window holds it, and gacc_get_state gives it to this rank when it is
- * started again, here or in a job that begins with the checkpoint. At most 4 MiB, and 64 MiB of all ranks together
- * (GACC_ENOMEM: the state before it stays). 0 bytes: there is none any more. Jobs of one part, without optimizer client
- * (else GACC_EINVAL). GACC_EINVAL: something of the window has been pushed. After the last window, too. */
+ * started again, here or in a job that begins with the checkpoint. At most 4 MiB, and 64 MiB of all ranks together,
+ * in equal parts if the job has several (GACC_ENOMEM: the state before it stays). 0 bytes: there is none any more.
+ * GACC_EINVAL: something of the window has been pushed, or the job has optimizer client. After the last window, too. */
 GACC_API gacc_status gacc_put_state(gacc_job *, const void *data, size_t bytes);
 /* The newest state that this rank has put, or else that of the checkpoint that the job began with: *bytes of it, put
  * for *window (may be NULL), which may be an older one than the open window. *bytes 0: there is none. Written to `to`
