@@ -32,7 +32,7 @@ void save_answers_take(struct save_answers *a, const struct part_saved *is, stru
 {
 	a->part[is->part].answered = true;
 	a->part[is->part].is = *is;
-	if (is->part < a->n_files && !count_awaited(a, a->n_files))
+	if (is->part < a->n_files)
 		a->files_ns = now.mono_ns;
 }
 

@@ -33,7 +33,7 @@ struct save_answers {
 	uint32_t n_files;	  /* the first of them have files of their engines; at least 1 */
 	uint32_t shards;	  /* so many save a share of the optimizer state; 1: part 0 saves all of it */
 	uint64_t window;
-	int64_t files_ns; /* when the last of the files were told; of no meaning before */
+	int64_t files_ns; /* when the last of the files were told */
 	uint32_t lost; /* bit i: part i's gaccd was, or may have been, restarted since the newest complete checkpoint */
 };
 

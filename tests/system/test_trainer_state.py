@@ -321,12 +321,12 @@ def test_the_last_state_of_a_job(d):
 # ---- the Python package ----
 
 
-def noisy_trainer(daemon, job, steps):
+def noisy_trainer(daemon, job, steps, rank=0, world=1):
     """Gradients from a generator of its own, whose state it saves in each window. Returns the last parameters."""
-    session = gacc.attach(job, 0, 1, endpoint=daemon.endpoint)
+    session = gacc.attach(job, rank, world, endpoint=daemon.endpoint)
     session.register({"w": ("f32", (8,))})
     session.upload({"w": np.zeros(8)})
-    rng = np.random.default_rng(7)
+    rng = np.random.default_rng(7 + rank)
     saved = session.saved_state()
     if saved:
         assert saved.window == session.window
@@ -402,10 +402,10 @@ def test_a_python_rank_that_dies_gets_its_state(killed):
 # ---- libgacc ----
 
 
-def c_trainers(daemon, job, windows, size, ranks=2):
-    """What each rank has begun with and its parameter, after so many windows; the ranks wait."""
-    trainers = [subprocess.Popen([build_dir() / "bin/state_trainer", daemon.endpoint, str(job), str(r), str(ranks), str(windows), str(size)],
-                                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for r in range(ranks)]
+def c_trainers(daemons, job, windows, size):
+    """What each rank has begun with and its parameter, after so many windows; the ranks wait, each at one of the daemons."""
+    trainers = [subprocess.Popen([build_dir() / "bin/state_trainer", d.endpoint, str(job), str(r), str(len(daemons)), str(windows), str(size)],
+                                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for r, d in enumerate(daemons)]
     begun = [t.stdout.readline().strip() for t in trainers]
     return trainers, begun, [t.stdout.readline() for t in trainers]
 
@@ -419,16 +419,16 @@ def leave(trainers):
 def test_a_c_trainer_resumes(d):
     """The gradients follow from the state: 5 windows in one go, and 3, a checkpoint, and 2 in a job from there, have one parameter. In portions, too."""
     spec = {"ranks": 2, "micro_size": 2, "optimizer": {"type": "sgd", "lr": 0.01, "momentum": 0.5}}
-    trainers, begun, whole = c_trainers(d, d.submit(spec), 5, 0)
+    trainers, begun, whole = c_trainers([d, d], d.submit(spec), 5, 0)
     assert begun == ["new", "new"] and whole[0] == whole[1] and whole[0].startswith("ready ")
     leave(trainers)
     for size in (0, 3 * MIB):
         first = d.submit({**spec, "name": f"first {size}"})
-        trainers, _, half = c_trainers(d, first, 3, size)
+        trainers, _, half = c_trainers([d, d], first, 3, size)
         k = d.client.jobs.SaveCheckpoint(job=str(first), wait=True, request_id=os.urandom(16)).checkpoint
         assert k.window == 3 and [len(s) for s in states_in(k.path).values()] == [size + 8] * 2
         leave(trainers)
-        trainers, begun, end = c_trainers(d, d.submit({**spec, "name": f"second {size}", "restore_from": k.path}), 2, size)
+        trainers, begun, end = c_trainers([d, d], d.submit({**spec, "name": f"second {size}", "restore_from": k.path}), 2, size)
         assert begun == ["3", "3"] and end == whole != half
         leave(trainers)
 

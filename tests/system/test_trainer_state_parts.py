@@ -10,7 +10,7 @@ import pytest
 from cluster import Cluster
 from harness import Daemon, wait_until
 from saving_job import COMPLETE, TENSORS, Job, first_params
-from test_trainer_state import MIB, get, put, refusal, states_in
+from test_trainer_state import MIB, c_trainers, get, leave, noisy_trainer, put, refusal, states_in
 from test_trainer_state_kills import complete, complete_ones, partials
 
 ALLOW = [" AttemptFailed ", " StatesMissing "]
@@ -105,6 +105,47 @@ def test_parts_of_two_nodes(c):
         assert [get(r) for r in again.ranks] == [(k.window, s) for s in mine(job, what).values()]
         again.leave()
     job.leave()
+
+
+# ---- the clients ----
+
+SPEC = {"ranks": 2, "micro_size": 3, "optimizer": {"type": "adamw", "lr": 0.1, "beta1": 0.9, "beta2": 0.99, "eps": 1e-8}}
+
+
+def python_ranks(c, nodes, steps, **spec):
+    """noisy_trainer, a rank on each node; the job's id and the parameters, which are the same."""
+    job = c.submit({**SPEC, "steps": steps, "checkpoint": {"dir": str(c.shared), "at_end": True}, **spec}, nodes=nodes)
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(lambda rank: noisy_trainer(c[nodes[rank]], job, steps, rank, 2), range(2))
+    assert first == second
+    wait_until("completed", lambda: c["a"].state(job) == "COMPLETED")
+    return job, first
+
+
+def test_python_trainers_resume_on_other_nodes(c):
+    """Steps in one go, and half of them, a checkpoint at the end, and a job from there whose ranks are each at the other's node."""
+    whole = python_ranks(c, "ab", 6)[1]
+    job, half = python_ranks(c, "ab", 3, name="first")
+    [k] = c["a"].client.jobs.ListCheckpoints(job=str(job)).checkpoints
+    assert len(states_in(k.path)) == 2
+    assert python_ranks(c, "ba", 6, name="second", restore_from=k.path)[1] == whole != half
+
+
+def test_c_trainers_resume_on_other_nodes(c):
+    def trained(nodes, windows, **spec):
+        job = c.submit({**SPEC, **spec}, nodes=nodes)
+        return job, *c_trainers([c[n] for n in nodes], job, windows, MIB)
+
+    _, trainers, begun, whole = trained("ab", 4)
+    assert begun == ["new", "new"] and whole[0] == whole[1] and whole[0].startswith("ready ")
+    leave(trainers)
+    job, trainers, _, half = trained("ab", 2, name="first", checkpoint={"dir": str(c.shared)})
+    k = c["a"].client.jobs.SaveCheckpoint(job=str(job), wait=True, request_id=os.urandom(16)).checkpoint
+    assert k.window == 2 and [len(s) for s in states_in(k.path).values()] == [MIB + 8] * 2
+    leave(trainers)
+    _, trainers, begun, end = trained("ba", 2, name="second", restore_from=k.path)
+    assert begun == ["2", "2"] and end == whole != half
+    leave(trainers)
 
 
 # ---- deaths, while a checkpoint waits for the state of rank 3, which is at node b ----

@@ -71,15 +71,16 @@ END_TEST
 /* 30 s after the files, if these are good: those of the next try would have the same names. */
 START_TEST(late_states_hold_nothing_up)
 {
-	save_answers_begin(&a, 3, 2, 2, WINDOW);
+	save_answers_begin(&a, 4, 2, 2, WINDOW);
 	ck_assert(!save_answers_are_in(&a, at(1000)));
 	say(good(0, 1), 1000);
 	ck_assert(!save_answers_are_in(&a, at(2000))); /* files take their time */
 	say(good(1, 1), 2000);
+	say(good(3, 1), 2010);
 	ck_assert(!save_answers_are_in(&a, at(2029)));
 	ck_assert(save_answers_are_in(&a, at(2030)));
 	ck_assert_int_eq(verdict().status, ST_OK);
-	ck_assert_uint_eq(save_answers_state_bytes(&a), 200);
+	ck_assert_uint_eq(save_answers_state_bytes(&a), 300);
 	ck_assert(save_answers_lacks(&a, 2, why, sizeof(why)));
 	ck_assert_msg(strstr(why, "of part 2, if it has any: its node has not answered for 30 s") != NULL, "%s", why);
 	ck_assert(!save_answers_lacks(&a, 1, why, sizeof(why)));
