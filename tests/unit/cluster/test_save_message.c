@@ -177,7 +177,7 @@ START_TEST(what_no_gaccd_sends_is_refused)
 	struct save s = full_save(), back;
 	struct part_saved is = full_saved(), other;
 	size_t n;
-	s.own_only = false; /* which lies behind the path */
+	s.own_only = s.states = false; /* which lie behind the path */
 	uint8_t *bytes = save_pack(&s, &n);
 	bytes[n - 1] = '\0';
 	ck_assert_int_eq(save_unpack(bytes, n, &back, why, sizeof(why)), ST_VERSION_SKEW);

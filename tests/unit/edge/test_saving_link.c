@@ -11,6 +11,7 @@
 #include "edge/placing.h"
 #include "gacc/v1/common.pb-c.h"
 #include "runtime/engine_proc.h"
+#include "runtime/part_states.h"
 #include "store/checkpoint.h"
 #include "support/suite.h"
 
@@ -341,6 +342,97 @@ START_TEST(a_wish_that_cannot_be_read_is_dropped)
 }
 END_TEST
 
+/* ---- the trainers' own states ---- */
+
+static const char *const text_of[RANKS] = { "zero", "one" };
+
+static void put_state(uint32_t rank)
+{
+	const struct state_portion q = { .rank = rank,
+					 .window = job_window(there()->job),
+					 .total = strlen(text_of[rank]),
+					 .data = text_of[rank],
+					 .n = strlen(text_of[rank]) };
+	const char *hint;
+	uint64_t received;
+	char why[240] = "";
+	other.node.collected.most = 1 << 20;
+	ck_assert_msg(!part_put_state(there(), &q, &received, &hint, why, sizeof(why)), "%s", why);
+}
+
+/* The node is asked as a coordinator asks it; the answer is seen.saved. */
+static struct save asked(uint64_t number)
+{
+	struct save w = {
+		.job_id = JOB, .epoch = 1, .term = d.term + 1, .number = number, .window = job_window(there()->job)
+	};
+	snprintf(w.path, sizeof(w.path), "%.4000s/of-a-test.partial.p1", job->saving->dir);
+	return w;
+}
+
+static void ask(const struct save *w)
+{
+	part_on_save(there(), w);
+	UNTIL(seen.saved.number == w->number && seen.saved.term == w->term);
+}
+
+/* Of a part without other files: its directory is made if there is something for it, and what an earlier try left there
+ * goes. No engine is needed. */
+START_TEST(states_alone_are_saved_without_the_engine)
+{
+	struct stat st;
+	run();
+	step();
+	UNTIL(job->saving->dir[0]);
+	ck_assert_int_eq(kill((pid_t)engine_proc_pid(there()->engine.proc), SIGSTOP), 0);
+	struct save w = asked(1);
+	w.states = w.states_alone = w.own_only = true;
+	ask(&w);
+	ck_assert(seen.saved.status == ST_OK && !seen.saved.n_states && !seen.saved.dir.ino);
+	ck_assert_int_ne(stat(w.path, &st), 0);
+	put_state(1);
+	for (w.number = 2; w.number <= 3; w.number++) {
+		ask(&w);
+		ck_assert_int_eq(seen.saved.status, ST_OK);
+		ck_assert_uint_eq(seen.saved.n_states, 1);
+		ck_assert_uint_eq(seen.saved.window, 1);
+		ck_assert_uint_ne(seen.saved.states.bytes, 0);
+		ck_assert_int_eq(stat(w.path, &st), 0);
+		ck_assert_uint_eq(st.st_ino, seen.saved.dir.ino);
+	}
+	ck_assert_int_eq(kill((pid_t)engine_proc_pid(there()->engine.proc), SIGCONT), 0);
+	step();
+	w.number = 4;
+	ask(&w);
+	ck_assert(seen.saved.passed && !seen.saved.n_states);
+}
+END_TEST
+
+/* It takes no notice of other parts' states: a checkpoint must not have those of part 0 alone. */
+START_TEST(a_coordinator_of_before_gets_none_of_several_parts)
+{
+	run();
+	step();
+	UNTIL(job->saving->dir[0]);
+	put_state(0);
+	struct save w = asked(1);
+	there()->n_parts = 2;
+	ask(&w);
+	ck_assert(seen.saved.status == ST_OK && !seen.saved.n_states && seen.saved.dir.ino);
+	w.number = 2;
+	w.states = true;
+	strcat(w.path, "2");
+	ask(&w);
+	ck_assert_uint_eq(seen.saved.n_states, 1);
+	there()->n_parts = 1;
+	w.number = 3;
+	w.states = false; /* of one part they go without saying */
+	strcat(w.path, "3");
+	ask(&w);
+	ck_assert_uint_eq(seen.saved.n_states, 1);
+}
+END_TEST
+
 Suite *saving_suite(void)
 {
 	Suite *s = suite_create("saving");
@@ -360,5 +452,7 @@ Suite *saving_suite(void)
 	tcase_add_test(t, a_wish_that_cannot_be_read_is_dropped);
 	tcase_add_loop_test(t, a_job_that_never_began_does_not_look_at_the_disk, 0, 2);
 	tcase_add_test(t, it_is_ready_when_its_node_has_memory);
+	tcase_add_test(t, states_alone_are_saved_without_the_engine);
+	tcase_add_test(t, a_coordinator_of_before_gets_none_of_several_parts);
 	return s;
 }
