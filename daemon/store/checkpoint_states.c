@@ -200,6 +200,13 @@ static enum status read_part(const char *partial, uint32_t part, const struct st
 	return st;
 }
 
+static enum status too_many(uint64_t bytes, char *why, size_t n_why)
+{
+	snprintf(why, n_why, "the states of all ranks have %llu bytes, and may have %zu", (unsigned long long)bytes,
+		 TRAINER_STATES_MAX);
+	return ST_RESOURCE_EXHAUSTED;
+}
+
 /* All states in the order of ranks, lent by `of`. */
 static enum status merge(const struct trainer_states *of, uint32_t n_parts, struct trainer_state *out, uint32_t *out_n,
 			 char *why, size_t n_why)
@@ -220,9 +227,7 @@ static enum status merge(const struct trainer_states *of, uint32_t n_parts, stru
 		}
 	if (bytes <= TRAINER_STATES_MAX)
 		return ST_OK;
-	snprintf(why, n_why, "the states of all ranks have %llu bytes, and may have %zu", (unsigned long long)bytes,
-		 TRAINER_STATES_MAX);
-	return ST_RESOURCE_EXHAUSTED;
+	return too_many(bytes, why, n_why);
 }
 
 /* In the place of part 0's own. */
@@ -279,10 +284,15 @@ enum status checkpoint_join_states(const char *partial, const struct checkpoint_
 				   struct manifest *m, char *why, size_t n_why)
 {
 	struct trainer_states *of;
+	uint64_t bytes = 0;
 	m->n_states = 0;
 	m->states = (struct checkpoint_file){ 0 };
-	for (uint32_t i = 0; i < n_parts; i++)
+	for (uint32_t i = 0; i < n_parts; i++) {
 		m->n_states += p[i].n;
+		bytes += p[i].file.bytes < MAX_FILE ? p[i].file.bytes : MAX_FILE;
+	}
+	if (bytes > MAX_FILE) /* they are in memory together */
+		return too_many(bytes, why, n_why);
 	if (n_parts && m->n_states == p[0].n) { /* part 0's file is that of the checkpoint */
 		m->states = p[0].file;
 		return remove_dirs(partial, p, n_gathered, n_parts, why, n_why);
