@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""gacc beside PyTorch on one node: AdamW and DistributedDataParallel; C2, C3a, C3b, C10, C11 of docs/performance.md.
+"""gacc beside PyTorch on one node: AdamW and DistributedDataParallel; C2, C3a, C3b, C3p, C10, C11 of docs/performance.md.
 
-    compare.py [--models S,M,L] [--ranks 2,4] [--quick] [--verdict] [--busy CPUS] [--only update|speed|memory|restart] BUILD_DIR
+    compare.py [--models S,M,L] [--ranks 2,4] [--quick] [--verdict] [--busy CPUS] [--only update|speed|package|memory|restart] BUILD_DIR
 
 Run it with a Python that has PyTorch. Needs libgacc and gaccd in BUILD_DIR (an optimised build), starts its own gaccd on a socket in a
 temporary folder, leaves nothing. What a variant adds is its step minus the bare forward and backward of the same round: wall-clock time, and
@@ -22,14 +22,16 @@ import tempfile
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
+PACKAGE = HERE.parents[2] / "client/python"
 TUNED = {"MALLOC_MMAP_THRESHOLD_": str(8 << 30), "MALLOC_TRIM_THRESHOLD_": str(8 << 30)}
 GOALS = {("ddp", 2): 0.15, ("ddp", 4): 0.10, ("ddp_tuned", 2): 0.33, ("ddp_tuned", 4): 0.25}
-COPY_GOAL = 0.60
+COPY_GOAL, PACKAGE_GOAL = 0.60, 1.10
 VERDICT, DDP_PLAIN = "VERDICT: layers that write", "unequal: DDP plain"
 # How far apart variants may be. Parameters: of the way gone; f32 itself is 2e-5 away from f64 (docs/performance.md). Norms: PyTorch's own of 10M elements
 # is 1e-4 away from that in f64; a wrong scale would be a factor.
 APART = {"parameters": 1e-4, "norms": 1e-3, "losses": 1e-4}
 WORK = {"S": (30, 7, 5), "M": (3, 5, 3), "L": (1, 3, 2)}  # steps in a block, rounds, first steps
+PACKAGE_ROUNDS = {"S": 21, "M": 11, "L": 5}  # more, as its goal is near 1
 GIB_OF_A_RANK = {"L": (8, 5)}  # of all variants together, its share of gaccd's memory included; of those of the verdict
 UPDATE_GOALS = {"default": 4.5, "fused": 1.15}
 MEMORY_GOALS = {2: 0.9, 4: 0.6, 8: 0.45}
@@ -58,7 +60,8 @@ class Daemon:
 
     def environment(self):
         return {"GACC_ENDPOINT": self.endpoint, "GACC_LIBRARY": str(self.build / "lib/libgacc.so"), "GACC_BENCH_RUN": self.run,
-                "GACC_BENCH_DAEMON": str(self.process.pid), "OMP_NUM_THREADS": "1"}
+                "GACC_BENCH_DAEMON": str(self.process.pid), "OMP_NUM_THREADS": "1", "GACC_PROTOSET": str(self.build / "proto/gacc.protoset"),
+                "PYTHONPATH": os.pathsep.join(filter(None, (str(PACKAGE), os.environ.get("PYTHONPATH"))))}
 
     def close(self):
         self.process.terminate()
@@ -146,8 +149,8 @@ def spread(values):
 
 
 def added(rounds, name, bare, what):
-    """What the variant adds to the bare step, round by round; what: 0 wall, 1 CPU."""
-    return [v[what] - b[what] for v, b in zip(rounds[name], rounds[bare])]
+    """What the variant adds to the bare step, round by round; what: 0 wall, 1 CPU. Without a bare step the whole of it."""
+    return [v[what] - b[what] for v, b in zip(rounds[name], rounds[bare])] if bare else [v[what] for v in rounds[name]]
 
 
 def verdict(ratio, goal):
@@ -191,9 +194,24 @@ def show_speed(build, model, n, rival, tuned, a, verdict_alone):
     show_rows(f"{what} {model} {n}r", rows, ranks(build, n, arguments(model, rows, rounds, steps, first), TUNED if tuned else None))
 
 
+def show_package(build, model, n, a):
+    """C3p: the package's loop beside the same calls of libgacc written by hand (both copy gradients in hooks, and have two slots) and beside DDP. All
+    have malloc tuned, as in C3b."""
+    package, by_hand, tuned = ("gacc_package", "bare"), ("gacc_copy", "bare"), ("ddp_tuned", "bare")
+    rows = [("by hand, what is added", package, by_hand, PACKAGE_GOAL),
+            ("by hand, the whole step", ("gacc_package", None), ("gacc_copy", None), PACKAGE_GOAL),
+            ("DDP tuned, what is added", package, tuned, None),
+            ("DDP tuned, the whole step", ("gacc_package", None), ("ddp_tuned", None), None),
+            ("DDP, what is added", package, ("ddp", "bare"), None),
+            ("(by hand and DDP tuned)", by_hand, tuned, None)]
+    steps, _, first = WORK[model]
+    rounds = 5 if a.quick else PACKAGE_ROUNDS[model]
+    show_rows(f"C3p {model} {n}r", rows, ranks(build, n, arguments(model, rows, rounds, steps, first), TUNED))
+
+
 def arguments(model, rows, rounds, steps, first):
-    """Of rank.py, to measure what the rows need."""
-    variants = dict.fromkeys(variant for row in rows for side in row[1:3] for variant in reversed(side))
+    """Of rank.py, to measure what the rows need. The first variant that trains is what the others are compared with."""
+    variants = dict.fromkeys(variant for row in rows for side in row[1:3] for variant in reversed(side) if variant)
     return ["compare", model, ",".join(variants), "--rounds", str(rounds), "--steps", str(steps), "--first", str(first)]
 
 
@@ -258,7 +276,7 @@ def main():
     p.add_argument("--quick", action="store_true")
     p.add_argument("--verdict", action="store_true", help="speed: the rows on which the verdict depends, and no others")
     p.add_argument("--busy", type=int, default=0, metavar="CPUS", help="how many CPUs something else keeps busy")
-    p.add_argument("--only", choices=("update", "speed", "memory", "restart"))
+    p.add_argument("--only", choices=("update", "speed", "package", "memory", "restart"))
     a = p.parse_args()
     models, began = a.models.split(","), time.monotonic()
     busy = Busy(a.busy)
@@ -282,6 +300,13 @@ def main():
                 show_speed(a.build, model, n, "ddp", False, a, verdict_alone)
                 show_speed(a.build, model, n, "ddp_tuned", True, a, verdict_alone)
                 busy.check()
+    if a.only in (None, "package"):
+        print("\nThe package gacc.torch, ms of a step: median [middle half], and of the other side, median.\n"
+              f"{'':37s} {'package, wall':>26s} {'package, cpu':>26s} {'its wall':>8s} {'its cpu':>8s} {'wall':>6s} {'cpu':>6s}  {'goal':>5s} met")
+        for model in models:
+            for n in map(int, a.ranks.split(",")):
+                if fits(model, n, False):
+                    show_package(a.build, model, n, a)
     if a.only in (None, "memory"):
         print(f"\nPSS of all processes, MiB.\n{'':18s} {'DDP':>10s} {'gacc':>10s} {'ratio':>6s}  {'goal':>5s} met")
         for n in (2, 4, 8):

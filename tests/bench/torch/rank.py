@@ -9,6 +9,7 @@ Every variant sees the same batches and the same initial parameters:
   gacc_copy    libgacc, two slots, a hook copies each gradient into the slot while it is in the cache
   gacc_direct  libgacc, two slots, the matrix product that is a weight's gradient has its output in the slot
   gacc_1slot, gacc_direct_1slot  the same with one slot, so that a rank waits for each of its pushes
+  gacc_package  the Python package: gacc.torch.Optimizer as its users write it, with the job of gacc_copy
   bare_direct, ddp_direct, ddp_tuned_direct  the same without gacc: the same layers, their output in memory of their own, from which DDP takes it
 
 The first steps of each are compared: parameters, norms of gradients and losses. Not the last ones: f32 itself goes astray on this data, as
@@ -209,9 +210,30 @@ class GaccDirect1slot(GaccDirect):
     slots = 1
 
 
+class GaccPackage(Variant):
+    """The loop of docs/python.md, section 6."""
+
+    def __init__(self, data, sizes):
+        super().__init__(data, sizes)
+        import gacc.torch  # the other variants run without the package
+        self.optimizer = gacc.torch.Optimizer(self.model, "adamw", lr=LR, weight_decay=0.01, micro_size=K, clip_norm=CLIP, spec={"slots_per_rank": 2},
+                                              job=f"gacc-package-{os.environ['GACC_BENCH_RUN']}", rank=dist.get_rank(), world=dist.get_world_size())
+
+    def step(self):
+        for micro in range(K):
+            self.loss(micro).backward()
+            self.optimizer.step(weight=BATCH)
+        assert self.optimizer.stepped, "the package's window is not the benchmark's step"
+        self.norm = self.optimizer.last.grad_norm
+        self.steps += 1
+
+    def close(self):
+        self.optimizer.close()
+
+
 VARIANTS = {"bare": Bare, "bare_direct": BareDirect, "ddp": Ddp, "ddp_tuned": DdpTuned, "ddp_direct": DdpDirect,
             "ddp_tuned_direct": DdpTunedDirect, "gacc": Gacc, "gacc_1slot": Gacc1slot, "gacc_copy": GaccCopy, "gacc_direct": GaccDirect,
-            "gacc_direct_1slot": GaccDirect1slot}
+            "gacc_direct_1slot": GaccDirect1slot, "gacc_package": GaccPackage}
 
 
 def stat_of(pid):
@@ -271,7 +293,7 @@ def first_steps(variants, steps):
     """Each variant's first steps, against the first one's that trains: how far apart the parameters are, as a fraction of the way
     that they have gone, the norms of the gradients, and the losses of each step's last micro-batch, on any rank. A scale that is wrong shows in the
     norms alone: Adam and clipping hide it."""
-    start = parameters(variants["bare_direct"])
+    start = parameters(next(v for v in variants.values() if isinstance(v, Bare)))
     trained = {name: v for name, v in variants.items() if not isinstance(v, Bare)}
     norms, losses = {name: [] for name in trained}, {name: [] for name in trained}
     for name, v in variants.items():
