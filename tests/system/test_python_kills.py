@@ -14,6 +14,7 @@ from workload import Workload
 
 WORK = Workload(ranks=2, micro_size=3, steps=5, elements=20_000)
 both_ways = pytest.mark.parametrize("mailbox", [1, 0], ids=["mailbox", "grpc"])
+all_ways = pytest.mark.parametrize("mailbox, more", [(1, []), (1, ["--asynchronous"]), (0, [])], ids=["mailbox", "asynchronous", "grpc"])
 
 
 @pytest.fixture
@@ -57,11 +58,11 @@ def test_a_rank_killed_while_its_push_is_parked(daemon, way):
     finish(rank(daemon, job, 1), successor)
 
 
-@both_ways
-def test_gaccd_is_killed_inside_windows(supervised, way):
+@all_ways
+def test_gaccd_is_killed_inside_windows(supervised, way, more):
     """Three times, while both ranks push; their processes, and the arrays that they took at the start, go on."""
     job = supervised.submit(WORK.spec)
-    ranks = [rank(supervised, job, r, "--pause", "0.06") for r in range(2)]
+    ranks = [rank(supervised, job, r, "--pause", "0.06", *more) for r in range(2)]
     for at in (4, 8, 12):
         for r in ranks:
             r.lines(at)
@@ -90,10 +91,10 @@ def test_a_session_has_all_it_had_after_a_restart_of_gaccd(supervised, shared_me
     wait_until("the job's end", lambda: supervised.state(job) == "COMPLETED")
 
 
-@both_ways
-def test_the_engine_is_killed_inside_windows(supervised, way):
+@all_ways
+def test_the_engine_is_killed_inside_windows(supervised, way, more):
     job = supervised.submit(WORK.spec)
-    ranks = [rank(supervised, job, r, "--pause", "0.06") for r in range(2)]
+    ranks = [rank(supervised, job, r, "--pause", "0.06", *more) for r in range(2)]
     for at in (5, 10):
         ranks[0].lines(at)
         supervised.kill_engine(job)

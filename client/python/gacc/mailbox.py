@@ -155,14 +155,16 @@ class Mailbox:
             assert self._waits
             self._gone = any(fd == self._lifeline for fd, _ in self._waits.poll(left))
 
-    def push(self, timeout: float, window: int, micro: int, slot: int, weight: float, loss: float, data_key: int, loss_scale: float,
-             present: bytes, lr: float, zero_after: bool) -> Optional[Answer]:
-        """One push, counted. None: by RPC, which tells why."""
+    def send(self, window: int, micro: int, slot: int, weight: float, loss: float, data_key: int, loss_scale: float, present: bytes, lr: float,
+             zero_after: bool) -> Optional[int]:
+        """One push into a cell, whose number is for answer_to(). None: by RPC."""
         if len(present) > self._stride or not self.usable():
             return None
-        answer = self._await(self._publish(PUSH, window, micro, slot, weight, loss, data_key, loss_scale, present, lr,
-                                           ZERO_AFTER if zero_after else 0), timeout)
-        return answer if answer and answer.status == 0 else None
+        return self._publish(PUSH, window, micro, slot, weight, loss, data_key, loss_scale, present, lr, ZERO_AFTER if zero_after else 0)
+
+    def answer_to(self, cell: int, timeout: float) -> Optional[Answer]:
+        """Status 0: the push counts. Else, and with None, repeat it by RPC, which tells why."""
+        return self._await(cell, timeout)
 
     def wait(self, timeout: float, window: int) -> Optional[Block]:
         """The result of this window when it is over. None: ask WaitStep. Another wait for the same window goes on with the request that lies

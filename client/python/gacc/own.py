@@ -21,6 +21,9 @@ class Own:
     def _check_open(self) -> None:
         raise NotImplementedError
 
+    def _answer_sent(self, timeout: Optional[float] = None) -> None:
+        raise NotImplementedError
+
     def log(self, values: Optional[Mapping[str, Any]] = None, /, *, window: Optional[int] = None, **named: Any) -> None:
         """Keeps numbers under names in the job's history: log(accuracy=0.9), log({"val/loss": x}). Returns at once; what gaccd refuses is told as
         a warning. At most 64 names in a job, of 63 bytes.
@@ -40,6 +43,7 @@ class Own:
         it), or after the last one. A checkpoint of this window holds them. At most 4 MiB, and 64 MiB of all ranks (RESOURCE_EXHAUSTED); b"": none any
         more. Jobs of one part."""
         self.ready()
+        self._answer_sent(timeout)
         state.put(self._link, self._window, bytes(data), timeout)
 
     def saved_state(self, timeout: Optional[float] = None) -> Optional[SavedState]:

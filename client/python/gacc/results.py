@@ -21,6 +21,7 @@ class Pushed(NamedTuple):
     result       "counted"; "duplicate": it was counted before; "committed": it is in a step that is over. All three mean: it counts.
                  "void": it was not finite and does not count, nor is it owed (nonfinite: reject_micro).
                  "closed": the window closed without it (another process flushed it): it does not count. Go on with wait().
+                 "sent": asynchronous, its answer is not known yet.
     window, micro    which one
     micro_count  of this rank in this window, as far as gaccd said
     parked_ns    how long it waited for its turn behind other ranks

@@ -29,19 +29,19 @@ from .link import Link
 from .memory import PARAMETERS, REDUCED, SLOT
 from .own import Own
 from .progress import Progress, progress
-from .results import PUSH_RESULTS, Pushed, Step, step_of
+from .pushing import PATIENCE_S, Pushing, Sent
+from .results import Step, step_of
 from .scalars import Scalars
+from .tensor_calls import declare, put
 
 log = logging.getLogger("gacc")
 
-PATIENCE_S = 60.0  # for an answer in the mailbox; then RPC, which can say what is late
 SETUP_S = 60.0
 DETACH_S = 5.0
 GRACE_S = 5.0  # for an answer that gaccd was to give in no time
-PORTION = 10000  # tensors in one RegisterTensors: a message has at most 4 MiB
 
 
-class Session(Own):
+class Session(Pushing, Own):
     """One rank's place in a job. Made by gacc.attach(). One thread at a time. In a forked child every call is refused (reason FORKED).
 
     After a restart of gaccd it attaches anew by itself and goes on; arrays from slot() and parameters stay valid. Every call that waits can be
@@ -58,6 +58,7 @@ class Session(Own):
         self._done, self._closed = False, False
         self._slot = 0  # that the next push will use
         self._unknown: Optional[int] = None  # slot of a push that may have been counted, or may still be read
+        self._sent: Optional[Sent] = None  # its micro-batch is still among _missing
         self._kept: set[int] = set()  # slots that are not ours before the window is over (accumulate: none)
         self._pending: Optional[int] = None  # optimizer client: the window whose result is not acknowledged
         self._half = 0
@@ -108,26 +109,13 @@ class Session(Own):
         self._check_open()
         declared = tensors_of(tensors)
         known = [{"name": t.name, "dtype": t.dtype, "shape": t.shape, "alias_of": t.alias_of} for t in declared]
-        answer = self._declare(known, timeout)
+        answer = declare(self._link, known, timeout)
         parts = list(answer.layout)
         while len(parts) < len(known):
             parts += self._link.call("RegisterTensors", timeout, layout_first=len(parts), layout_limit=50000).layout
         self._link.layout = Layout(declared, parts, answer)
         self._params_needed = answer.params_needed
         self._link.map(timeout or SETUP_S)
-
-    def _declare(self, known: Sequence[Any], timeout: Optional[float]) -> Any:
-        if len(known) <= PORTION:
-            return self._link.call("RegisterTensors", timeout, tensors=known)
-        for tries in range(3):  # what gaccd has collected goes with it, and is asked for from tensor 0 on
-            try:
-                for first in range(0, len(known), PORTION):
-                    answer = self._link.call("RegisterTensors", timeout, first=first, total=len(known), tensors=known[first:first + PORTION],
-                                             layout_limit=50000)
-                return answer
-            except GaccError as e:
-                if e.reason != "OUT_OF_ORDER" or tries == 2:
-                    raise
 
     @property
     def _layout(self) -> Layout:
@@ -162,24 +150,13 @@ class Session(Own):
             self._link.run("upload", lambda s: inline.put(self._link, values, s))
         else:
             try:
-                self._put(values)
+                put(self._link, self._layout, values)
             except GaccError as e:
                 if e.reason != "INVALID_ARGUMENT":  # else a gaccd that was started meanwhile has not seen the first pieces
                     raise
-                self._put(values)
+                put(self._link, self._layout, values)
         self._params_needed = False
         return True
-
-    def _put(self, values: Mapping[str, Array]) -> None:
-        """Through slot 0, in pieces of its size."""
-        slot, total = self._link.memory.data(SLOT, 0), self._layout.param_bytes
-        room = self._link.memory.portion(self._layout.slot_bytes)
-        for at in range(0, total, room):
-            n = min(room, total - at)
-            with self._link.memory.on_host(slot[:n]) as piece:
-                self._layout.gather(values, at, piece)
-            if self._link.call("PutParameters", None, "upload", slot=0, offset=at, bytes=n, last=at + n == total).ready:
-                break
 
     def ready(self, timeout: Optional[float] = None) -> None:
         """Waits until the job runs. Everything that needs a running job calls it; by itself it is for those who want a timeout."""
@@ -207,9 +184,10 @@ class Session(Own):
     @property
     def missing(self) -> list[int]:
         """Micro-batches of the open window that this rank still owes, ascending. After a restart: exactly those that were not counted. Empty:
-        call wait()."""
+        call wait(). One whose push was asynchronous is not among them."""
         self.ready()
-        return [] if self._done or self._pending is not None else list(self._missing)
+        sent = self._sent.fields["micro"] if self._sent else None
+        return [] if self._done or self._pending is not None else [m for m in self._missing if m != sent]
 
     @property
     def micro_size(self) -> int:
@@ -259,6 +237,8 @@ class Session(Own):
         if i is None and self._unknown == self._slot:
             self._slot, self._unknown = (self._slot + 1) % self._layout.slots, None
         number = self._slot if i is None else i
+        if self._sent and self._sent.fields["slot"] == number:
+            self._answer_sent()
         if number in self._kept:
             raise GaccError(f"slot {number} is read until its window is over", reason="SLOT_BUSY", hint="call wait()")
         return self._cached(("slot", number), lambda: self._layout.gradients(self._link.memory.data(SLOT, number)))
@@ -296,84 +276,11 @@ class Session(Own):
 
     # ---- a window ----
 
-    def push(self, weight: float = 1.0, loss: float = 0.0, lr: float = 0.0, micro: Optional[int] = None, *, slot: Optional[int] = None,
-             present: Optional[Iterable[str]] = None, data_key: int = 0, zero_after: bool = False, timeout: Optional[float] = None) -> Pushed:
-        """One micro-batch, whose gradients are in the slot. Returns when it is counted, which may take until slower ranks have pushed theirs.
-
-        weight      samples or tokens that the loss was averaged over; > 0
-        loss        for Step.mean_loss; lr: of this window, the same in all its pushes on all ranks; 0: the schedule's
-        micro       None: the first of `missing`. slot: None: the one that slot() gave
-        present     names of the tensors that were touched; None: all
-        data_key    hash of the samples; the same micro-batch with another key is refused
-        zero_after  the daemon zeroes the slot when it has added it
-        """
-        self._may_push()
-        end = None if timeout is None else time.monotonic() + timeout
-        if micro is None:
-            if not self._missing:
-                raise GaccError(f"this rank has given all its micro-batches of window {self._window}", reason="WINDOW_FULL", hint="call wait()")
-            micro = self._missing[0]
-        window, number = self._window, self._slot if slot is None else slot
-        self._last_pushed = window
-        fields: dict[str, Any] = {"window": window, "micro": micro, "slot": number, "weight": float(weight), "loss": float(loss), "lr": float(lr),
-                                  "data_key": data_key & (1 << 64) - 1, "loss_scale": self._loss_scale, "zero_after": zero_after,
-                                  "present": b"" if present is None else self._layout.present(present)}
-        self._link.memory.settle()
-        before, self._unknown = self._unknown, number
-        try:
-            pushed = self._by_mailbox(fields, timeout) or self._by_rpc(fields, None if end is None else end - time.monotonic())
-        except GaccError as e:
-            if e.reason not in LATE:
-                if not e.is_retryable:  # refused: nothing has changed
-                    self._unknown = before
-                raise
-            log.warning("rank %d: %s", self.rank, e)
-            pushed = Pushed("closed", window, micro)
-            if window == self._window:
-                self._missing = []
-        self._unknown = None
-        self._conclude(pushed, number)
-        return pushed
-
-    def _may_push(self) -> None:
-        self.ready()
-        if self._done:
-            raise GaccError("the job has all its steps", reason="JOB_ENDED")
-        if self._pending is not None:
-            raise GaccError(f"window {self._pending} is not acknowledged", reason="WINDOW_FULL", hint="call wait(), apply it, call acknowledge()")
-
-    def _by_mailbox(self, fields: dict[str, Any], timeout: Optional[float]) -> Optional[Pushed]:
-        box = self._link.usable_mailbox()
-        if not box or self._link.hung_up():
-            return None
-        answer = box.push(PATIENCE_S if timeout is None else min(timeout, PATIENCE_S), **fields)
-        if not answer:
-            return None
-        return Pushed(PUSH_RESULTS.get(answer.result, ""), answer.window, fields["micro"], answer.counted, answer.micro_size, answer.parked_ns)
-
-    def _by_rpc(self, fields: dict[str, Any], timeout: Optional[float]) -> Pushed:
-        what = f"push of micro-batch {fields['micro']} of window {fields['window']}"
-        if self._link.inlined:
-            answer = self._link.run(what, lambda s: inline.push(self._link, fields, s), timeout)
-        else:
-            answer = self._link.call("Push", timeout, what, **fields)
-        return Pushed(PUSH_RESULTS.get(answer.result, ""), answer.window, fields["micro"], answer.micro_count, answer.micro_size, answer.parked_ns)
-
-    def _conclude(self, pushed: Pushed, slot: int) -> None:
-        if pushed.window == self._window:
-            if self._missing and self._missing[0] == pushed.micro:
-                del self._missing[0]
-            else:
-                self._missing = [m for m in self._missing if m > pushed.micro]
-        if self._layout.keeps_slot and pushed.counted:
-            self._kept.add(slot)
-        if slot == self._slot:
-            self._slot = (slot + 1) % self._layout.slots
-
     def flush(self, timeout: Optional[float] = None) -> None:
         """This rank has no more data for the open window: the step is made of what came, with its true divisor. Then wait(). It waits for pushes of
         this rank that still wait for their turn."""
         self._may_push()
+        self._answer_sent(timeout)
         try:
             self._link.call("Flush", timeout, "flush", window=self._window)
         except GaccError as e:
@@ -387,14 +294,15 @@ class Session(Own):
         self.ready()
         if self._done:
             raise GaccError("the job has all its steps", reason="JOB_ENDED")
+        end = None if timeout is None else time.monotonic() + timeout
+        self._answer_sent(timeout)
         if self._missing and self._pending is None:
             raise GaccError(f"wait() would wait for this rank itself: it owes {len(self._missing)} micro-batches of window {self._window}, the first is "
                             f"{self._missing[0]}", reason="NOT_READY", hint="push them, or call flush()")
         if self._shows_progress:
             self._shows_progress = False
             self._progress = progress(self.spec.name or f"job {self.job_id}", self.spec.ranks, self.spec.steps, self._applied_step)
-        end = None if timeout is None else time.monotonic() + timeout
-        step = None if self._pending is not None else self._wait_by_mailbox(timeout)
+        step = None if self._pending is not None else self._wait_by_mailbox(None if end is None else end - time.monotonic())
         step = step or self._wait_by_rpc(None if end is None else end - time.monotonic())
         if self._progress:
             self._progress.show(step)
@@ -454,6 +362,10 @@ class Session(Own):
         if self._closed:
             return
         self._link.channel.check_process()
+        try:
+            self._answer_sent(DETACH_S)
+        except GaccError as e:
+            log.warning("rank %d: detach: %s", self.rank, e)
         self._scalars.finish(DETACH_S)
         try:
             self._link.detach(done, DETACH_S)
@@ -467,7 +379,7 @@ class Session(Own):
         """What the end of the process does: gaccd is not told whether this rank is done, so the job waits for its successor."""
         if self._closed:
             return
-        self._closed = True
+        self._closed, self._sent = True, None
         self._views.clear()
         self._scalars.close()
         if self._progress:

@@ -9,6 +9,7 @@ Every variant sees the same batches and the same initial parameters:
   gacc_copy    libgacc, two slots, a hook copies each gradient into the slot while it is in the cache
   gacc_direct  libgacc, two slots, the matrix product that is a weight's gradient has its output in the slot
   gacc_1slot, gacc_direct_1slot  the same with one slot, so that a rank waits for each of its pushes
+  gacc_copy_both  gacc_copy, and the new parameters are copied out of the daemon's memory after each step, as the package does
   gacc_package  the Python package: gacc.torch.Optimizer as its users write it, with the job of gacc_copy
   bare_direct, ddp_direct, ddp_tuned_direct  the same without gacc: the same layers, their output in memory of their own, from which DDP takes it
 
@@ -150,6 +151,24 @@ class GaccCopy(Gacc):
     copy = True
 
 
+class GaccCopyBoth(GaccCopy):
+    def __init__(self, data, sizes):
+        super().__init__(data, sizes)
+        self.daemons = [p.data for p in self.params]
+        for p in self.params:
+            p.data = p.data.clone()
+
+    def step(self):
+        super().step()
+        with torch.no_grad():
+            for p, new in zip(self.params, self.daemons):
+                p.copy_(new)
+
+    def close(self):
+        self.daemons.clear()
+        super().close()
+
+
 class Gacc1slot(Gacc):
     slots = 1
 
@@ -233,7 +252,7 @@ class GaccPackage(Variant):
 
 VARIANTS = {"bare": Bare, "bare_direct": BareDirect, "ddp": Ddp, "ddp_tuned": DdpTuned, "ddp_direct": DdpDirect,
             "ddp_tuned_direct": DdpTunedDirect, "gacc": Gacc, "gacc_1slot": Gacc1slot, "gacc_copy": GaccCopy, "gacc_direct": GaccDirect,
-            "gacc_direct_1slot": GaccDirect1slot, "gacc_package": GaccPackage}
+            "gacc_direct_1slot": GaccDirect1slot, "gacc_package": GaccPackage, "gacc_copy_both": GaccCopyBoth}
 
 
 def stat_of(pid):

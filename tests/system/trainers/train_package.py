@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """train.py with the Python package: one rank of a Workload as a process of its own, which can be told to die at a certain point.
 
-    train_package.py ENDPOINT JOB RANK WORKLOAD-JSON OUT.npz [--at WHAT:WINDOW:MICRO] [--pause S]
+    train_package.py ENDPOINT JOB RANK WORKLOAD-JSON OUT.npz [--at WHAT:WINDOW:MICRO] [--pause S] [--asynchronous]
 
 WHAT: fill   dies by SIGKILL between filling the slot and pushing it
       kill   dies by SIGKILL right after the push was answered
@@ -24,7 +24,7 @@ from python_package import gacc  # noqa: E402
 from workload import Workload  # noqa: E402
 
 
-def push(session, slots, work, params, micro, at):
+def push(session, slots, work, params, micro, at, asynchronous):
     here = [str(session.window), str(micro)]
     views = slots[micro % len(slots)]
     for name, gradient in work.gradients(params, session.window, micro, session.rank).items():
@@ -32,8 +32,8 @@ def push(session, slots, work, params, micro, at):
     if at == ["fill", *here]:
         os.kill(os.getpid(), signal.SIGKILL)
     print("push", *here, flush=True)
-    pushed = session.push(micro=micro, slot=micro % len(slots), **work.header(session.window, micro, session.rank))
-    assert pushed.counted, pushed
+    pushed = session.push(micro=micro, slot=micro % len(slots), asynchronous=asynchronous, **work.header(session.window, micro, session.rank))
+    assert pushed.counted or (asynchronous and pushed.result == "sent"), pushed
     if at == ["kill", *here]:
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -44,6 +44,7 @@ def main():
         a.add_argument(name)
     a.add_argument("--at", default="")
     a.add_argument("--pause", type=float, default=0.0)
+    a.add_argument("--asynchronous", action="store_true")
     a = a.parse_args()
     work, at = Workload.from_json(a.workload), a.at.split(":")
     try:
@@ -60,7 +61,7 @@ def main():
     while not session.done:
         for micro in session.missing:
             time.sleep(a.pause)
-            push(session, slots, work, params, micro, at)
+            push(session, slots, work, params, micro, at, a.asynchronous)
         session.wait()
     np.savez(a.out + ".tmp.npz", **params)
     os.rename(a.out + ".tmp.npz", a.out)

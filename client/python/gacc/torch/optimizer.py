@@ -58,7 +58,8 @@ class Optimizer(Leaving, torch.optim.Optimizer):
     attach        more arguments of gacc.attach(): {"mailbox": False}
 
     Gradients do not stay in .grad: hooks move them to the daemon's memory, so torch.nn.utils.clip_grad_norm_ finds nothing and clips nothing; use
-    clip_norm. A window that is not finite is skipped, and `stepped` is False then. All errors are gacc.GaccError.
+    clip_norm. A window that is not finite is skipped, and `stepped` is False then. All errors are gacc.GaccError. What the daemon refuses of a micro-batch
+    that is not the window's last is raised by the next call, and the micro-batch is owed again.
     """
 
     def __init__(self, params: Any, optimizer: Optional[str] = None, *, lr: Optional[float] = None, micro_size: Optional[int] = None,
@@ -188,7 +189,8 @@ class Optimizer(Leaving, torch.optim.Optimizer):
         key = 0
         if self.key_of is not None and self.session.missing:
             key = self.key_of(self.session.window, self.session.missing[0] if micro is None else micro)
-        self.session.push(weight or LEAST, 0.0 if loss is None else number(loss), lr, micro, present=g.present(), data_key=key)
+        more = len(self.session.missing) > 1  # the last one is waited for in any case, and what it is refused for is raised while its gradients are here
+        self.session.push(weight or LEAST, 0.0 if loss is None else number(loss), lr, micro, present=g.present(), data_key=key, asynchronous=more)
         g.clear()
         self._micro += 1
         self._scaled = False
