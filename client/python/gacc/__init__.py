@@ -3,6 +3,7 @@
 
     gacc.attach()     this process becomes a rank of a job: a Session
     gacc.connect()    submit, watch and control jobs: a Client
+    gacc.aio          gacc.connect() for asyncio
     gacc.history()    how the windows of a job went, for pandas and matplotlib
     gacc.local()      a gaccd of one's own, for as long as it is used
     gacc.torch        an optimizer for PyTorch (needs torch)
@@ -30,7 +31,7 @@ __all__ = ["Client", "GaccError", "Job", "Pushed", "SavedState", "Session", "Ste
 
 _WHERE = {"attach": "join", "Client": "client", "connect": "client", "history": "client", "Tensor": "layout", "local": "daemon", "Job": "results",
           "Pushed": "results", "Step": "results", "Session": "session", "SavedState": "state"}
-_PARTS = ("torch", "accelerate", "transformers", "lightning", "jax", "mindspore", "dtypes")  # imported when they are first named
+_PARTS = ("aio", "torch", "accelerate", "transformers", "lightning", "jax", "mindspore", "dtypes")  # imported when they are first named
 
 
 def __getattr__(name: str) -> Any:

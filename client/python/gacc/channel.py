@@ -33,16 +33,19 @@ def _read(variable: str) -> Optional[bytes]:
         raise GaccError(f"{variable}: {path}: {e.strerror}", reason="IO_ERROR") from None
 
 
-def _open(grpc: Any, target: str) -> Any:
-    """With TLS if GACC_TLS_CA and the like are set, as libgacc and gaccctl have it; never on a unix socket."""
+def _credentials(grpc: Any, target: str) -> Any:
+    """With TLS if GACC_TLS_CA and the like are set, as libgacc and gaccctl have it; never on a unix socket. None: without."""
     authority, certificate, key = (None,) * 3 if target.startswith("unix:") else map(_read, ("GACC_TLS_CA", "GACC_TLS_CERT", "GACC_TLS_KEY"))
-    if not (authority or certificate or key):
-        return grpc.insecure_channel(target, OPTIONS)
-    return grpc.secure_channel(target, grpc.ssl_channel_credentials(authority, key, certificate), OPTIONS)
+    return grpc.ssl_channel_credentials(authority, key, certificate) if authority or certificate or key else None
 
 
-class Channel:
-    """A connection to one gaccd. Any thread, but only the process that made it: a forked child is refused."""
+def open_channel(api: Any, target: str, credentials: Any) -> Any:
+    """`api`: grpc or grpc.aio."""
+    return api.secure_channel(target, credentials, OPTIONS) if credentials else api.insecure_channel(target, OPTIONS)
+
+
+class Connection:
+    """What Channel and gacc.aio's channel share: where gaccd is, credentials, methods, and what their errors mean."""
 
     def __init__(self, endpoint: Optional[str] = None):
         import grpc  # takes 0.1 s
@@ -51,7 +54,8 @@ class Channel:
         self.target, self.pid = target_of(self.endpoint), os.getpid()
         token = None if self.target.startswith("unix:") else _read("GACC_TOKEN_FILE")
         self._metadata = [("authorization", "Bearer " + token.decode().splitlines()[0])] if token else None
-        self._channel = _open(grpc, self.target)
+        self._credentials = _credentials(grpc, self.target)
+        self._channel: Any = None
         self._stubs: dict[str, tuple[Any, Any]] = {}
         self._is_away = False  # the last call found no gaccd
 
@@ -73,24 +77,47 @@ class Channel:
             self._stubs[path] = call, known.of(m.input_type)
         return self._stubs[path]
 
+    def _limits(self, timeout: float) -> dict[str, Any]:
+        """Of one attempt: gRPC looks for a gaccd that was away only while a call waits for it."""
+        return {"timeout": min(timeout, AWAY_S) if self._is_away else timeout, "metadata": self._metadata, "wait_for_ready": self._is_away}
+
+    def _must_look(self, error: GaccError) -> bool:
+        """Whether somebody listens at the endpoint has to be found out before _judge()."""
+        return self._is_away and error.code == "DEADLINE_EXCEEDED" and not error.reason
+
+    def _judge(self, method: str, error: GaccError, listens: bool) -> GaccError:
+        """After an attempt that failed: notes whether gaccd is away, and says what to raise."""
+        was_away = self._is_away
+        if not error.reason:
+            self._is_away = error.code == "UNAVAILABLE" or (was_away and error.code == "DEADLINE_EXCEEDED" and not listens)
+            if self._is_away and was_away:
+                return GaccError(f"{method}: nobody answers at {self.target}", code="UNAVAILABLE", hint="is gaccd running? Else set GACC_ENDPOINT")
+        return error
+
+    def _judge_stream(self, method: str, error: Any) -> GaccError:
+        found = of_rpc(method, error)
+        self._is_away = found.code == "UNAVAILABLE" and not found.reason
+        return found
+
+
+class Channel(Connection):
+    """A connection to one gaccd. Any thread, but only the process that made it: a forked child is refused."""
+
+    def __init__(self, endpoint: Optional[str] = None):
+        super().__init__(endpoint)
+        self._channel = open_channel(self._grpc, self.target, self._credentials)
+
     def call(self, service: str, method: str, timeout: float, request: Any = None, **fields: Any) -> Any:
         """One attempt. `request`: for client streams an iterable of messages; else made of `fields`. GaccError."""
         self.check_process()
         stub, kind = self._stub(service, method)
-        message, away = kind(**fields) if request is None else request, self._is_away
         try:
-            # gRPC looks for a gaccd that was away only while a call waits for it
-            answer = stub(message, timeout=min(timeout, AWAY_S) if away else timeout, metadata=self._metadata, wait_for_ready=away)
+            answer = stub(kind(**fields) if request is None else request, **self._limits(timeout))
             self._is_away = False
             return answer
         except self._grpc.RpcError as e:
             error = of_rpc(method, e)
-        if not error.reason:
-            gone = error.code == "UNAVAILABLE" or (away and error.code == "DEADLINE_EXCEEDED" and not answers(self.endpoint))
-            self._is_away = gone
-            if gone and away:
-                error = GaccError(f"{method}: nobody answers at {self.target}", code="UNAVAILABLE", hint="is gaccd running? Else set GACC_ENDPOINT")
-        raise error
+        raise self._judge(method, error, self._must_look(error) and answers(self.endpoint))
 
     def begin(self, service: str, method: str, timeout: float, **fields: Any) -> Any:
         """Begins a unary call, and waits for nothing: gRPC's call, for error_of() when it is done()."""
@@ -111,9 +138,7 @@ class Channel:
         try:
             yield from call
         except self._grpc.RpcError as e:
-            error = of_rpc(method, e)
-            self._is_away = error.code == "UNAVAILABLE" and not error.reason
-            raise error from None
+            raise self._judge_stream(method, e) from None
         finally:
             call.cancel()
 
@@ -179,10 +204,19 @@ class Patience:
         """What to raise for it: in what is left of a deadline gaccd has no time to say more."""
         return self._said if self._said and error.code == "DEADLINE_EXCEEDED" and not error.reason else error
 
-    def pause(self) -> None:
+    def judge(self, error: GaccError) -> None:
+        """Raises, unless another attempt should follow."""
+        if not error.is_retryable or not self.bears(error, error.is_outage):
+            raise self.explain(error) from None
+
+    def next_pause(self) -> float:
+        """Seconds; longer each time."""
         pause = self._pause * (0.5 + random.random() / 2)
-        time.sleep(pause if self._end is None else max(0.0, min(pause, self._end - time.monotonic())))
         self._pause = min(2 * self._pause, BACKOFF_S[1])
+        return pause if self._end is None else max(0.0, min(pause, self._end - time.monotonic()))
+
+    def pause(self) -> None:
+        time.sleep(self.next_pause())
 
 
 def repeated(what: str, attempt: Callable[[float], Any], timeout: Optional[float], outage: float, slice_s: float = 60.0) -> Any:
@@ -194,6 +228,5 @@ def repeated(what: str, attempt: Callable[[float], Any], timeout: Optional[float
             patience.answered()
             return answer
         except GaccError as e:
-            if not e.is_retryable or not patience.bears(e, e.is_outage):
-                raise patience.explain(e) from None
+            patience.judge(e)
         patience.pause()

@@ -44,11 +44,11 @@ class GaccError(Exception):
 
 
 def of_rpc(method: str, error: Any) -> GaccError:
-    """From a grpc.RpcError that is also a call."""
+    """From a grpc.RpcError that is also a call, or grpc.aio's."""
     from .messages import types
     known = types()
     detail = known.ErrorDetail()
-    trailer = dict(error.trailing_metadata() or ())
+    trailer = {key: value for key, value in error.trailing_metadata() or ()}  # grpc.aio's is no sequence, and no mapping that dict() takes
     if "grpc-status-details-bin" in trailer:
         status = known.named("gacc_rpc.Status").FromString(trailer["grpc-status-details-bin"])
         if status.details:
