@@ -28,7 +28,8 @@ def test_an_asynchronous_push_is_counted_by_the_next_call(one):
     assert one.missing == [] and one.wait().micro_count == 1
 
 
-@pytest.mark.parametrize("spec, how", [({"slots_per_rank": 1}, {}), ({}, {"mailbox": False}), ({}, {"shared_memory": False}), ({"accumulate": "none"}, {})])
+@pytest.mark.parametrize("spec, how", [({"slots_per_rank": 1}, {}), ({}, {"mailbox": False}), ({}, {"shared_memory": False}),
+                                       ({"accumulate": "none"}, {})])
 def test_where_no_push_can_be_asynchronous(daemon, spec, how):
     """One slot, no mailbox, and a slot that is the sum."""
     with attached(daemon, {"micro_size": 1, "steps": 2, **spec}, {"w": ("f32", (4,))}, [np.zeros(4)], **how) as session:

@@ -7,7 +7,6 @@ import os
 from typing import Any, Awaitable, Callable, Optional
 
 from .channel import Connection, Patience, open_channel
-from .environment import answers
 from .errors import GaccError, of_rpc
 
 
@@ -36,17 +35,17 @@ class Channel(Connection):
         stub, kind = self._stub(service, method)
         try:
             answer = await stub(kind(**fields), **self._limits(timeout))
-            self._is_away = False
+            self._answered()
             return answer
         except self._grpc.RpcError as e:
             error = of_rpc(method, e)
-        listens = self._must_look(error) and await asyncio.get_running_loop().run_in_executor(None, answers, self.endpoint)
+        listens = self._must_look(error) and await asyncio.get_running_loop().run_in_executor(None, self._look)
         raise self._judge(method, error, listens)
 
     def stream(self, service: str, method: str, timeout: Optional[float] = None, **fields: Any) -> "Stream":
         self._begin()
         stub, kind = self._stub(service, method)
-        return Stream(self, method, stub(kind(**fields), timeout=timeout, metadata=self._metadata, wait_for_ready=self._is_away))
+        return Stream(self, method, stub(kind(**fields), **self._stream_limits(timeout)))
 
     async def listing(self, service: str, method: str, timeout: float, **fields: Any) -> list[Any]:
         """All messages of a server stream."""
@@ -80,7 +79,10 @@ class Stream:
         try:
             message = await self._call.read()
         except grpc.RpcError as e:
-            raise self._channel._judge_stream(self._method, e) from None
+            error = of_rpc(self._method, e)
+            if self._channel._must_look(error):
+                await asyncio.get_running_loop().run_in_executor(None, self._channel._look)
+            raise self._channel._judge_stream(error) from None
         return None if message is grpc.aio.EOF else message
 
     def cancel(self) -> None:

@@ -9,7 +9,7 @@ import random
 import time
 from typing import Any, Callable, Iterator, Optional
 
-from .environment import answers, endpoint_or_default, target_of
+from .environment import answers, endpoint_or_default, place_of, target_of
 from .errors import GaccError, of_rpc
 from .messages import types
 
@@ -17,26 +17,10 @@ log = logging.getLogger("gacc")
 
 SILENT_S = 2.0  # an outage that lasts longer is told; a restart of gaccd takes less
 BACKOFF_S = (0.02, 1.0)
+FIRST_S = 5.0  # the first attempt over a network
 AWAY_S = 1.0  # how long one attempt waits for a connection that is not there
 OPTIONS = [("grpc.max_receive_message_length", 8 << 20), ("grpc.initial_reconnect_backoff_ms", 100),
            ("grpc.max_reconnect_backoff_ms", 200), ("grpc.use_local_subchannel_pool", 1)]
-
-
-def _read(variable: str) -> Optional[bytes]:
-    path = os.environ.get(variable)
-    if not path:
-        return None
-    try:
-        with open(path, "rb") as f:
-            return f.read()
-    except OSError as e:
-        raise GaccError(f"{variable}: {path}: {e.strerror}", reason="IO_ERROR") from None
-
-
-def _credentials(grpc: Any, target: str) -> Any:
-    """With TLS if GACC_TLS_CA and the like are set, as libgacc and gaccctl have it; never on a unix socket. None: without."""
-    authority, certificate, key = (None,) * 3 if target.startswith("unix:") else map(_read, ("GACC_TLS_CA", "GACC_TLS_CERT", "GACC_TLS_KEY"))
-    return grpc.ssl_channel_credentials(authority, key, certificate) if authority or certificate or key else None
 
 
 def open_channel(api: Any, target: str, credentials: Any) -> Any:
@@ -52,12 +36,16 @@ class Connection:
         self._grpc = grpc
         self.endpoint = endpoint_or_default(endpoint)
         self.target, self.pid = target_of(self.endpoint), os.getpid()
-        token = None if self.target.startswith("unix:") else _read("GACC_TOKEN_FILE")
-        self._metadata = [("authorization", "Bearer " + token.decode().splitlines()[0])] if token else None
-        self._credentials = _credentials(grpc, self.target)
+        self._is_far, token, self._tls = not self.target.startswith("unix:"), None, None  # on a unix socket the kernel says who calls
+        if self._is_far:
+            from . import tls  # takes 0.02 s
+            token, self._tls = tls.token(), tls.files()
+        self._metadata = [("authorization", "Bearer " + token)] if token else None
+        self._credentials = grpc.ssl_channel_credentials(self._tls.authority, self._tls.key, self._tls.certificate) if self._tls else None
         self._channel: Any = None
         self._stubs: dict[str, tuple[Any, Any]] = {}
         self._is_away = False  # the last call found no gaccd
+        self._is_known = not self._is_far  # gaccd has answered once, or a look found nothing wrong with TLS
 
     def check_process(self) -> None:
         if os.getpid() != self.pid:
@@ -78,26 +66,51 @@ class Connection:
         return self._stubs[path]
 
     def _limits(self, timeout: float) -> dict[str, Any]:
-        """Of one attempt: gRPC looks for a gaccd that was away only while a call waits for it."""
-        return {"timeout": min(timeout, AWAY_S) if self._is_away else timeout, "metadata": self._metadata, "wait_for_ready": self._is_away}
+        """Of one attempt: gRPC looks for a gaccd that was away only while a call waits for it. The first one over a network is short, as gRPC waits in
+        silence where one side has TLS and the other has not."""
+        most = AWAY_S if self._is_away else timeout if self._is_known else FIRST_S
+        return {"timeout": min(timeout, most), "metadata": self._metadata, "wait_for_ready": self._is_away}
+
+    def _answered(self) -> None:
+        self._is_away, self._is_known = False, True
 
     def _must_look(self, error: GaccError) -> bool:
-        """Whether somebody listens at the endpoint has to be found out before _judge()."""
-        return self._is_away and error.code == "DEADLINE_EXCEEDED" and not error.reason
+        """Whether _look() has to come before _judge()."""
+        if error.reason:
+            return False
+        late = error.code == "DEADLINE_EXCEEDED"
+        return (self._is_away and late) or (self._is_far and not self._is_away and (error.code == "UNAVAILABLE" or (late and not self._is_known)))
+
+    def _look(self) -> bool:
+        """Somebody listens at the endpoint. Raises what is wrong with TLS. Waits for some seconds at most."""
+        place = place_of(self.target)
+        if not self._is_far or place is None:
+            return answers(self.endpoint)
+        from . import tls
+        listens, wrong = tls.look(*place, self._tls)
+        if wrong is not None:
+            raise wrong
+        self._is_known = self._is_known or listens
+        return listens
 
     def _judge(self, method: str, error: GaccError, listens: bool) -> GaccError:
         """After an attempt that failed: notes whether gaccd is away, and says what to raise."""
         was_away = self._is_away
-        if not error.reason:
-            self._is_away = error.code == "UNAVAILABLE" or (was_away and error.code == "DEADLINE_EXCEEDED" and not listens)
-            if self._is_away and was_away:
-                return GaccError(f"{method}: nobody answers at {self.target}", code="UNAVAILABLE", hint="is gaccd running? Else set GACC_ENDPOINT")
+        if error.reason:
+            self._is_known = True
+            return error
+        self._is_away = error.code == "UNAVAILABLE" or (was_away and error.code == "DEADLINE_EXCEEDED" and not listens)
+        if self._is_away and was_away:
+            return GaccError(f"{method}: nobody answers at {self.target}", code="UNAVAILABLE", hint="is gaccd running? Else set GACC_ENDPOINT")
         return error
 
-    def _judge_stream(self, method: str, error: Any) -> GaccError:
-        found = of_rpc(method, error)
-        self._is_away = found.code == "UNAVAILABLE" and not found.reason
-        return found
+    def _stream_limits(self, timeout: Optional[float]) -> dict[str, Any]:
+        limits = self._limits(timeout or FIRST_S)
+        return {**limits, "timeout": None if timeout is None else timeout if self._is_away else limits["timeout"]}
+
+    def _judge_stream(self, error: GaccError) -> GaccError:
+        self._is_away = error.code == "UNAVAILABLE" and not error.reason
+        return error
 
 
 class Channel(Connection):
@@ -113,11 +126,11 @@ class Channel(Connection):
         stub, kind = self._stub(service, method)
         try:
             answer = stub(kind(**fields) if request is None else request, **self._limits(timeout))
-            self._is_away = False
+            self._answered()
             return answer
         except self._grpc.RpcError as e:
             error = of_rpc(method, e)
-        raise self._judge(method, error, self._must_look(error) and answers(self.endpoint))
+        raise self._judge(method, error, self._must_look(error) and self._look())
 
     def begin(self, service: str, method: str, timeout: float, **fields: Any) -> Any:
         """Begins a unary call, and waits for nothing: gRPC's call, for error_of() when it is done()."""
@@ -134,11 +147,14 @@ class Channel(Connection):
         """The messages of a server stream, until it ends. GaccError. Closing the generator cancels the call."""
         self.check_process()
         stub, kind = self._stub(service, method)
-        call = stub(kind(**fields), timeout=timeout, metadata=self._metadata, wait_for_ready=self._is_away)
+        call = stub(kind(**fields), **self._stream_limits(timeout))
         try:
             yield from call
         except self._grpc.RpcError as e:
-            raise self._judge_stream(method, e) from None
+            error = of_rpc(method, e)
+            if self._must_look(error):
+                self._look()
+            raise self._judge_stream(error) from None
         finally:
             call.cancel()
 

@@ -96,6 +96,12 @@ def target_of(endpoint: str) -> str:
     return ("unix:" if "/" in endpoint else "dns:") + endpoint
 
 
+def place_of(target: str) -> Optional[tuple[str, int]]:
+    """Host and port of a target that is no unix socket; None: it has no port."""
+    host, _, port = target.split(":", 1)[1].lstrip("/").rpartition(":")
+    return (host.strip("[]"), int(port)) if port.isascii() and port.isdigit() else None
+
+
 def answers(endpoint: str) -> bool:
     """Somebody listens at this endpoint."""
     target = target_of(endpoint)
@@ -104,9 +110,11 @@ def answers(endpoint: str) -> bool:
             with socket.socket(socket.AF_UNIX) as s:
                 s.connect(target[5:])
         else:
-            host, _, port = target.split(":", 1)[1].lstrip("/").rpartition(":")
-            socket.create_connection((host.strip("[]"), int(port)), 2).close()
-    except (OSError, ValueError):
+            place = place_of(target)
+            if place is None:
+                return False
+            socket.create_connection(place, 2).close()
+    except OSError:
         return False
     return True
 

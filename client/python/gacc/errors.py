@@ -13,7 +13,7 @@ LATE = {"WINDOW_CLOSED", "WINDOW_FULL", "WINDOW_FORGOTTEN", "FLUSHED"}
 class GaccError(Exception):
     """Something that gacc could not do.
 
-    reason         stable name: of gaccd's status table (docs/integrate.md, section 7), or FORKED, NO_DAEMON
+    reason         stable name: of gaccd's status table (docs/integrate.md, section 7), or FORKED, NO_DAEMON, TLS, CLOSED
     hint           what to do next, a sentence; may be empty
     missing_ranks  ranks that the call was waiting for
     code           gRPC's name of the error's kind: "UNAVAILABLE"; empty for errors that were found here
