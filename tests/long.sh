@@ -26,8 +26,9 @@
 #   asan, tsan         all unit and system tests under ASan+UBSan, under TSan
 #   clang              all unit and system tests, built by clang without sanitizers
 #   fuzz [HOURS]       all fuzz targets, going on from what earlier runs found (1)
-#   python             gacc.torch with PyTorch, Accelerate, transformers and Lightning, gacc.jax and gacc.mindspore, which are downloaded (1.2 GB in
-#                      build/python-torch, 550 MB in python-jax, 2.8 GB in python-mindspore), and what hurt users of gradient accumulation, by thread (tests/pains)
+#   python             gacc.torch with PyTorch, Accelerate, transformers and Lightning, gacc.colossalai, gacc.jax and gacc.mindspore, which are downloaded
+#                      (1.2 GB in build/python-torch, 410 MB in python-colossalai, 550 MB in python-jax, 2.8 GB in python-mindspore), and what hurt users of
+#                      gradient accumulation, by thread (tests/pains)
 #   bench              each benchmark runs and prints its rows, in its quick form, and the PyTorch example; figures are not judged
 #
 # Builds what it needs in build/test-*. Closes with "N passed, N failed". JOBS, SLOW, OFFLINE, GACC_SAMPLE as for tests/run.sh;
@@ -193,6 +194,7 @@ python)
 	on_gcc
 	torch_package accelerate==1.15.0 transformers==5.23.0 lightning==2.6.6
 	torch_tests 1800 "gacc.torch, libraries and pains" || true
+	colossalai_tests || true
 	jax_tests || true
 	mindspore_tests || true
 	;;

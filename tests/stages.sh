@@ -169,6 +169,23 @@ torch_tests() { # LIMIT WHAT [FILE...]
 	fi
 }
 
+# gacc.colossalai with Colossal-AI 0.5, in a folder of its own before $torch's (410 MB): it brings an older transformers. Without what it depends on, since it
+# asks for torch <= 2.5 and for much that its Booster does not import; it is built from source, and its setup.py imports torch. After torch_package.
+colossalai_tests() {
+	[ -n "$torch" ] || return 0
+	colossalai="env PYTHONPATH=$root/build/python-colossalai:$root/build/python-torch /usr/bin/python3" before=$failed
+	if ! $colossalai -c 'from importlib.util import find_spec; import sys; sys.exit(not find_spec("colossalai"))' && { [ "${OFFLINE:-0}" = 1 ] || ! stage "Colossal-AI" 600 one "
+		PYTHONPATH='$root/build/python-torch' /usr/bin/python3 -m pip install --quiet --no-input --no-cache-dir --disable-pip-version-check --root-user-action=ignore \
+			--retries 1 --timeout 20 --no-deps --no-build-isolation --upgrade --target '$root/build/python-colossalai' colossalai==0.5.0 peft==0.13.2 \
+			transformers==4.51.3 tokenizers==0.21.4 huggingface_hub==0.34.4 bitsandbytes==0.45.5 galore_torch==1.0 einops==0.8.2 regex requests urllib3 certifi \
+			charset_normalizer pillow"; }; then
+		failed=$before
+		skip "gacc.colossalai with Colossal-AI" "OFFLINE=1, or pip finds no colossalai==0.5.0"
+		return
+	fi
+	with_library "gacc.colossalai with Colossal-AI" 600 "$colossalai" "tests/python/test_colossalai.py tests/python/test_torch_examples.py"
+}
+
 # gacc.jax with JAX, in a folder of its own: it brings another numpy.
 jax_tests() {
 	jax="env PYTHONPATH=$root/build/python-jax /usr/bin/python3" before=$failed

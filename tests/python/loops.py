@@ -77,6 +77,23 @@ def check(got, start, make, windows, **how):
     return told
 
 
+def decay(o):
+    return torch.optim.lr_scheduler.LambdaLR(o, lambda e: 1 / (1 + e))
+
+
+def against_plain_torch(state, told, windows, skipped):
+    """What an adapter's loop ended with and logged, against plain torch's: SGD with lr 0.1 and momentum 0.9, decay(), clipping at 0.7. `told`: (norm, lr,
+    whether it was skipped, mean loss) for each window."""
+    got, begin = model(), model()
+    got.load_state_dict({n: torch.from_numpy(v) for n, v in state.items()})
+    wanted = check(got, begin, lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9), windows, clip=0.7, scheduler=decay, skipped=skipped)
+    applied = [t for t in told if not t[2]]
+    assert [t[2] for t in told] == [i in skipped for i in range(len(told))]
+    seen = [(norm, lr, loss) for norm, lr, _, loss in applied]
+    assert seen == [pytest.approx(w, rel=1e-5) for w in wanted[:len(applied)]]
+    assert min(norm for norm, _, _ in wanted) > 0.7, "clipping bites"
+
+
 @contextlib.contextmanager
 def refused(reason, *texts):
     """The block must raise a GaccError with this reason, whose text has all of these (regular expressions, in this order)."""

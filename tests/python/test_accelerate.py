@@ -11,7 +11,7 @@ from accelerate import Accelerator  # noqa: E402
 from accelerate.utils import GradientAccumulationPlugin  # noqa: E402
 from accelerate.state import AcceleratorState, GradientState, PartialState  # noqa: E402
 
-from loops import batch, check, difference, fresh_name, gacc, loss_of, model, refused  # noqa: E402
+from loops import against_plain_torch, batch, decay, difference, fresh_name, gacc, loss_of, model, refused  # noqa: E402
 from ranks import Rank  # noqa: E402
 
 K, NAN = 4, 1  # batches in a window; the window that has a NaN
@@ -63,10 +63,6 @@ class Batches(torch.utils.data.Dataset):
         return (*self.all[i], torch.tensor(i))
 
 
-def decay(o):
-    return torch.optim.lr_scheduler.LambdaLR(o, lambda e: 1 / (1 + e))
-
-
 def train(rank, world, n, job, micro_size=16, nan=True):
     """Accelerate's loop. Returns parameters and what a logger sees after each step: (norm, lr before the scheduler moves, skipped, mean loss)."""
     torch.set_num_threads(1)
@@ -92,17 +88,6 @@ def train(rank, world, n, job, micro_size=16, nan=True):
     state = {name: p.numpy().copy() for name, p in m.state_dict().items()}
     inner.close()
     return state, told
-
-
-def against_plain_torch(state, told, windows, skipped):
-    got, begin = model(), model()
-    got.load_state_dict({n: torch.from_numpy(v) for n, v in state.items()})
-    wanted = check(got, begin, lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9), windows, clip=0.7, scheduler=decay, skipped=skipped)
-    applied = [t for t in told if not t[2]]
-    assert [t[2] for t in told] == [i in skipped for i in range(len(told))]
-    seen = [(norm, lr, loss) for norm, lr, _, loss in applied]
-    assert seen == [pytest.approx(w, rel=1e-5) for w in wanted[:len(applied)]]
-    assert min(norm for norm, _, _ in wanted) > 0.7, "clipping bites"
 
 
 def test_a_loop_with_a_short_window_tokens_clipping_a_scheduler_and_nan(endpoint):

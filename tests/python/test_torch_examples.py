@@ -20,7 +20,7 @@ def printed(name):
     return out.getvalue()
 
 
-@pytest.mark.parametrize("pair", ["torch", "accelerate"])
+@pytest.mark.parametrize("pair", ["torch", "accelerate", "colossalai"])
 def test_before_and_after(node, pair):
     pytest.importorskip(pair)
     before, after = [Rank(node, printed, f"{pair}_{when}.py") for when in ("before", "after")]

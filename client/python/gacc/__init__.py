@@ -31,7 +31,7 @@ __all__ = ["Client", "GaccError", "Job", "Pushed", "SavedState", "Session", "Ste
 
 _WHERE = {"attach": "join", "Client": "client", "connect": "client", "history": "client", "Tensor": "layout", "local": "daemon", "Job": "results",
           "Pushed": "results", "Step": "results", "Session": "session", "SavedState": "state"}
-_PARTS = ("aio", "torch", "accelerate", "transformers", "lightning", "jax", "mindspore", "dtypes")  # imported when they are first named
+_PARTS = ("aio", "torch", "accelerate", "transformers", "lightning", "colossalai", "jax", "mindspore", "dtypes")  # imported when they are first named
 
 
 def __getattr__(name: str) -> Any:

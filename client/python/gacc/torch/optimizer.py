@@ -161,6 +161,16 @@ class Optimizer(Leaving, torch.optim.Optimizer):
             raise GaccError("a window is open", reason="BOUNDARY", hint="attach before the first backward()")
         self.boundary = "step"
 
+    @property
+    def pushed(self) -> int:
+        """Micro-batches that this process has given to the open window."""
+        return self._micro
+
+    def give_up(self) -> None:
+        """For adapters: what a backward() has left that was not pushed, because it failed, is not of this or another micro-batch."""
+        self._gradients.clear()
+        self._weight = self._loss = None
+
     def _ended(self) -> None:
         """The end of a backward, boundary "step"."""
         if self._is_closed:
@@ -246,13 +256,14 @@ class Optimizer(Leaving, torch.optim.Optimizer):
             self._open_window()
 
     def _step_of_window(self, empty: bool) -> None:
-        self._refuse_open("step()")
+        self.refuse_open("step()")
         if not (self._micro or self._is_closed or empty):
             raise GaccError("step() without a backward() that reached a parameter", reason="NO_GRADIENT", hint="a window without one: step(empty=True)")
         self._close_window()
         self._open_window()
 
-    def _refuse_open(self, what: str) -> None:
+    def refuse_open(self, what: str) -> None:
+        """Raises if there are gradients that were not pushed."""
         if self._gradients.touched:
             nested = "all gradients came from inside checkpoint(use_reentrant=True): use_reentrant=False"
             hint = "call step() for it" if self._boundary == "count" else nested
@@ -286,7 +297,7 @@ class Optimizer(Leaving, torch.optim.Optimizer):
     def flush(self) -> None:
         """The end of the data: closes the window with the micro-batches that it has, with their true divisor. With more ranks it also joins a window that
         only others have pushed to."""
-        self._refuse_open("flush()")
+        self.refuse_open("flush()")
         self.stepped = False
         if self.session.done or (self.session.world_size == 1 and not self._micro and len(self.session.missing) == self.session.micro_size):
             return
@@ -308,7 +319,7 @@ class Optimizer(Leaving, torch.optim.Optimizer):
         """The 2-norm of the averaged gradient before clipping. boundary "step": closes the window, and step() brings the parameters. boundary "count": of
         the last window; NaN before the first."""
         if self._boundary == "step":
-            self._refuse_open("grad_norm()")
+            self.refuse_open("grad_norm()")
             self._close_window()
         return self._last.grad_norm if self._last else float("nan")
 
