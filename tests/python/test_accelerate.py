@@ -2,16 +2,17 @@
 """gacc.accelerate with Accelerate's own release: its example's seed, and a loop with all that goes wrong elsewhere, beside plain torch."""
 import copy
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 pytest.importorskip("accelerate")
 from accelerate import Accelerator  # noqa: E402
-from accelerate.utils import GradientAccumulationPlugin  # noqa: E402
+from accelerate.utils import DistributedType, GradientAccumulationPlugin  # noqa: E402
 from accelerate.state import AcceleratorState, GradientState, PartialState  # noqa: E402
 
-from loops import against_plain_torch, batch, decay, difference, fresh_name, gacc, loss_of, model, refused  # noqa: E402
+from loops import against_plain_torch, batch, check, decay, difference, fresh_name, gacc, loss_of, model, refused  # noqa: E402
 from ranks import Rank  # noqa: E402
 
 K, NAN = 4, 1  # batches in a window; the window that has a NaN
@@ -136,8 +137,8 @@ def in_a_process_group():
     wrapped = acc.prepare(m)
     with gacc.torch.Optimizer(m, "sgd", lr=0.1, micro_size=2, job=fresh_name(), rank=0, world=1) as opt:
         said = [type(wrapped).__name__]
-        acc2 = copy.copy(acc)
-        for call in (lambda: gacc.accelerate.attach(acc2, opt), lambda: gacc.torch.Optimizer(wrapped, "sgd", lr=0.1, micro_size=2)):
+        acc2, fsdp = copy.copy(acc), SimpleNamespace(distributed_type=DistributedType.FSDP)
+        for call in (lambda: gacc.accelerate.attach(acc2, opt), lambda: gacc.accelerate.attach(fsdp, opt), lambda: gacc.torch.Optimizer(wrapped, "sgd", lr=0.1, micro_size=2)):
             try:
                 call()
             except gacc.GaccError as e:
@@ -146,12 +147,62 @@ def in_a_process_group():
     return said
 
 
-def test_a_process_group_is_refused(node):
+def processes(node, target, *args):
+    """Two, as torchrun starts them; their results."""
     from harness import free_port
-    port = free_port()
-    ranks = [Rank(node, in_a_process_group, RANK=r, WORLD_SIZE=2, LOCAL_RANK=r, LOCAL_WORLD_SIZE=2, MASTER_ADDR="127.0.0.1", MASTER_PORT=port) for r in range(2)]
-    for r in ranks:
-        kind, attach, made = r.result()
-        assert kind == "DistributedDataParallel" and "process group of 2" in attach and "GACC_RANK" in attach
+    env = {"WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+    return [r.result() for r in [Rank(node, target, *args, RANK=r, LOCAL_RANK=r, **env) for r in range(2)]]
+
+
+def test_a_process_group_is_refused(node):
+    for kind, attach, sharded, made in processes(node, in_a_process_group):
+        assert kind == "DistributedDataParallel" and "process group of 2" in attach and "GACC_RANK" in attach and "ddp=True" in attach
+        assert sharded.startswith("NOT_SUPPORTED") and "Accelerate trains by FSDP" in sharded
         assert made.startswith("NOT_SUPPORTED") and "the model is a DistributedDataParallel" in made
     assert difference(model(), model()) == 0
+
+
+def in_its_own_process_group(attach_first):
+    """Accelerate's DistributedDataParallel with gacc, and without."""
+    torch.set_num_threads(1)
+    ends = []
+    for by in ("gacc", "DDP"):
+        m, acc = model(), accelerator(gradient_accumulation_steps=K)
+        if by == "gacc":
+            opt = inner = gacc.torch.Optimizer(m, "sgd", lr=0.1, momentum=0.9, micro_size=16, clip_norm=0.7, ddp=True)
+            if attach_first:
+                gacc.accelerate.attach(acc, opt)
+        else:
+            opt = torch.optim.SGD(m.parameters(), lr=0.1, momentum=0.9)
+        m, opt = acc.prepare(m, opt)
+        assert type(m).__name__ == "DistributedDataParallel"
+        if by == "gacc" and not attach_first:
+            gacc.accelerate.attach(acc, opt)
+        for i in range(3 * K):
+            with acc.accumulate(m):
+                acc.backward(loss_of(m, batch(acc.process_index, i)))
+                if acc.sync_gradients:
+                    acc.clip_grad_norm_(m.parameters(), 0.7)
+                opt.step()
+                opt.zero_grad()
+        if by == "gacc":
+            seen = inner.last.applied_step, m.require_backward_grad_sync
+            assert seen == (3, False), seen
+            inner.close()
+        ends.append([p.detach().numpy().copy() for p in m.parameters()])
+    acc.end_training()
+    return ends
+
+
+@pytest.mark.parametrize("attach_first", [False, True])
+def test_ddp(node, attach_first):
+    """Batches of any number of rows: the mean of the ranks' means, as DDP has it."""
+    (mine, ddp), (other, _) = processes(node, in_its_own_process_group, attach_first)
+    assert all((a == b).all() for a, b in zip(mine, other))
+    got, plain = model(), model()
+    for m, arrays in ((got, mine), (plain, ddp)):
+        m.load_state_dict({n: torch.from_numpy(a) for (n, _), a in zip(m.named_parameters(), arrays)})
+    windows = [[batch(r, i) for r in range(2) for i in range(at, at + K)] for at in (0, K, 2 * K)]
+    for m in (got, plain):
+        check(m, model(), lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9), windows, clip=0.7, weight=lambda b: 1)
+    assert difference(got, plain) < 1e-6

@@ -179,15 +179,18 @@ def test_a_backward_elsewhere(loop):
 def test_a_backward_that_fails_leaves_nothing(loop):
     """The next one is weighed and multiplied as if that had not been."""
     start = model()
-    with pytest.raises(RuntimeError, match="does not require grad"):
+    for i in range(2):
         loop.inner.micro(weight=9)
-        loop.backward(torch.zeros(()), loop.opt)
-    with refused("NO_GRADIENT", "reached no parameter"):
-        loop.backward(torch.zeros((), requires_grad=True) * 1, loop.opt)
-    loop.micro(batch(0, 0), inside=True)
-    loop.micro(batch(0, 1))
+        if i:
+            with pytest.raises(RuntimeError, match="does not require grad"):
+                loop.backward(torch.zeros(()), loop.opt)
+        else:
+            with refused("NO_GRADIENT", "reached no parameter"):
+                loop.backward(torch.zeros((), requires_grad=True) * 1, loop.opt)
+        loop.backward(loss_of(loop.model, batch(0, i)) / K, loop.opt)
+    assert all(p.grad is None for p in loop.model.parameters())
     loop.opt.step()
-    check(getattr(loop.model, "module", loop.model), start, lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9), [[batch(0, 0), batch(0, 1)]])
+    check(getattr(loop.model, "module", loop.model), start, lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9), [[batch(0, 0), batch(0, 1)]], weight=lambda b: 1)
 
 
 def test_a_division_by_3_is_undone(endpoint):
@@ -235,6 +238,39 @@ def test_clipping_of_the_wrapper(endpoint):
             loop.clip(0.7, error_if_nonfinite=True)
         loop.opt.step()
         assert not loop.inner.stepped
+
+
+def in_one_process_group(rank, port):
+    """Two processes of Colossal-AI's: what attach() says without ddp, and the parameters with it."""
+    import colossalai
+    torch.set_num_threads(1)
+    colossalai.launch(rank=rank, world_size=2, host="127.0.0.1", port=port, verbose=False)
+    said = "nothing"
+    try:
+        Loop("booster", job=fresh_name(), rank=0, world=1)
+    except gacc.GaccError as e:
+        said = str(e)
+    loop = Loop("booster", ddp=True)
+    with loop.inner:
+        for i in range(2 * K):
+            loop.micro(batch(rank, i), inside=(i + 1) % K != 0)
+            if (i + 1) % K == 0:
+                loop.opt.step()
+    torch.distributed.destroy_process_group()
+    return said, {n.replace("module.", ""): p.numpy().copy() for n, p in loop.model.state_dict().items()}
+
+
+@needs_colossalai
+def test_a_process_group(node):
+    """With ddp=True the result is that of DDP: the division by K stays, and the ranks' gradients are averaged."""
+    from harness import free_port
+    port, got = free_port(), model()
+    (said, mine), (_, other) = [r.result() for r in [Rank(node, in_one_process_group, r, port) for r in range(2)]]
+    assert "process group of 2" in said and "ddp=True" in said
+    assert all((mine[n] == other[n]).all() for n in mine)
+    got.load_state_dict({n: torch.from_numpy(v) for n, v in mine.items()})
+    windows = [[batch(r, i) for r in range(2) for i in range(at, at + K)] for at in (0, K)]
+    check(got, model(), lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9), windows, weight=lambda b: 1)
 
 
 @needs_colossalai

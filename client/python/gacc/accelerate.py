@@ -13,8 +13,10 @@ import functools
 from typing import Any
 
 from .errors import GaccError
-from .torch.groups import ALREADY_REDUCED, refuse_wrapped
 from .torch.optimizer import Optimizer
+from .torch.wrapped import ALREADY_REDUCED, WHOLE, refuse_wrapped, stop_reducing
+
+SHARDED = ("FSDP", "DEEPSPEED", "MEGATRON_LM")  # of accelerate.utils.DistributedType
 
 
 def unwrapped(opt: Any) -> Optimizer:
@@ -37,19 +39,27 @@ def attach(accelerator: Any, opt: Any) -> Optimizer:
     * A window that was skipped counts as an overflow: accelerator.optimizer_step_was_skipped, and the scheduler stays where it is.
     * accelerator.end_training() waits for ranks that have more data: opt.finish().
 
-    Ranks are processes with GACC_RANK and GACC_WORLD_SIZE, and no process group: data are dealt by gacc.torch.Sampler. Returns the Optimizer.
+    Ranks are processes with GACC_RANK and GACC_WORLD_SIZE, and no process group: data are dealt by gacc.torch.Sampler. With
+    Optimizer(.., ddp=True) they are Accelerate's process group, which deals data as ever; gradients are what its DDP would make of them, and the division
+    stays. Returns the Optimizer.
     """
     inner = unwrapped(opt)
-    if accelerator.num_processes > 1:
+    if accelerator.distributed_type.value in SHARDED:
+        raise GaccError(f"Accelerate trains by {accelerator.distributed_type.value}, which has the gradients and the step itself", reason="NOT_SUPPORTED",
+                        hint=WHOLE)
+    if accelerator.num_processes > 1 and not inner.ddp:
         raise GaccError(f"Accelerate has a process group of {accelerator.num_processes} processes: {ALREADY_REDUCED}", reason="NOT_SUPPORTED",
-                        hint="start ranks with GACC_RANK and GACC_WORLD_SIZE, without RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR")
+                        hint="start ranks with GACC_RANK and GACC_WORLD_SIZE, without RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR; "
+                             "or keep it with Optimizer(model, .., ddp=True)")
     for model in accelerator._models:
-        refuse_wrapped(model)
+        refuse_wrapped(model, inner.ddp)
     if accelerator.scaler is not None:
         raise GaccError("Accelerate has a GradScaler of its own", reason="NOT_SUPPORTED",
                         hint='mixed_precision="bf16", or gacc.torch.GradScaler without Accelerate')
     inner.close_by_step()
     _wrap_backward(accelerator, inner)
+    if inner.ddp:
+        _wrap_sync(accelerator)
     wrap_clipping(accelerator, inner)
     _wrap_end(accelerator, inner)
 
@@ -69,6 +79,19 @@ def _wrap_backward(accelerator: Any, opt: Optimizer) -> None:
         opt.divided_by(accelerator.gradient_accumulation_steps, loss)
         return original(loss, **kwargs)
     accelerator.backward = backward
+
+
+def _wrap_sync(accelerator: Any) -> None:
+    """The DistributedDataParallel that prepare() makes is seen here first. A loop that calls neither lets it reduce gradients that are zero by then."""
+    def stopping(original: Any) -> Any:
+        @functools.wraps(original)
+        def call(*models: Any, **kwargs: Any) -> Any:
+            for model in [*models, *kwargs.values()]:
+                if getattr(model, "require_backward_grad_sync", False):
+                    stop_reducing(model)
+            return original(*models, **kwargs)
+        return call
+    accelerator.accumulate, accelerator.no_sync = stopping(accelerator.accumulate), stopping(accelerator.no_sync)
 
 
 def wrap_clipping(accelerator: Any, opt: Optimizer) -> None:

@@ -20,8 +20,8 @@ from typing import Any, Callable, Iterator
 import torch
 
 from .errors import GaccError
-from .torch.groups import ALREADY_REDUCED
 from .torch.optimizer import Optimizer
+from .torch.wrapped import ALREADY_REDUCED, group_size, stop_reducing
 
 PLUGINS = ("NoneType", "TorchDDPPlugin")  # the others shard parameters, gradients or the optimizer's state
 _loops: "weakref.WeakKeyDictionary[Optimizer, _Loop]" = weakref.WeakKeyDictionary()
@@ -89,7 +89,8 @@ class _Loop:
     def before_step(self, opt: Optimizer, what: str = "step()") -> None:
         self._look(opt)
         if self.depth:
-            raise GaccError(f"{what} inside no_sync()", reason="BOUNDARY", hint="leave the with block: the boundary's backward() and step() are outside of it")
+            raise GaccError(f"{what} inside no_sync()", reason="BOUNDARY",
+                            hint="leave the with block: the boundary's backward() and step() are outside of it")
         if self.was_inside and not self.has_boundary:
             raise GaccError(f"{what} after micro-batches inside no_sync() alone: the boundary's backward() is missing", reason="BOUNDARY",
                             hint="the last backward() before step() is outside no_sync(); at the end of the data: flush()")
@@ -117,7 +118,8 @@ def attach(booster: Any, model: Any, opt: Any, accumulation: int) -> Optimizer:
     * opt.clip_grad_by_norm() answers with the daemon's norm; its max_norm must be the Optimizer's clip_norm, or inf.
     * zero_grad() does nothing.
 
-    Ranks are processes with GACC_RANK and GACC_WORLD_SIZE, each with a process group of its own: colossalai.launch(rank=0, world_size=1, ..). Returns the
+    Ranks are processes with GACC_RANK and GACC_WORLD_SIZE, each with a process group of its own: colossalai.launch(rank=0, world_size=1, ..). With
+    Optimizer(.., ddp=True), made after launch(), they are Colossal-AI's process group, and the division stays. Returns the
     Optimizer, with `stepped`, `last`, `flush()` for the end of the data, and `finish()` where other ranks may have more.
     """
     inner = unwrapped(opt)
@@ -126,7 +128,10 @@ def attach(booster: Any, model: Any, opt: Any, accumulation: int) -> Optimizer:
     if accumulation > inner.micro_size:
         raise GaccError(f"accumulation is {accumulation}, and a window has at most micro_size = {inner.micro_size} micro-batches", reason="WINDOW_FULL",
                         hint=f"Optimizer(micro_size={accumulation})")
-    _refuse_groups()
+    if group_size() > 1 and not inner.ddp:
+        raise GaccError(f"there is a process group of {group_size()} processes: {ALREADY_REDUCED}", reason="NOT_SUPPORTED",
+                        hint="colossalai.launch(rank=0, world_size=1, ..) in each process, and ranks by GACC_RANK and GACC_WORLD_SIZE; or keep it with "
+                             "Optimizer(model, .., ddp=True)")
     if booster is not None:
         _refuse_booster(booster, opt)
     inner.close_by_step()
@@ -134,36 +139,22 @@ def attach(booster: Any, model: Any, opt: Any, accumulation: int) -> Optimizer:
         inner.register_step_pre_hook(lambda optimizer, args, kwargs: _loops[optimizer].before_step(optimizer))
     _loops[inner] = _Loop(model, accumulation)
     if booster is not None:
-        _keep_gradients(model)
+        stop_reducing(model)  # also of one process, where DDP would fill .grad with zeros
         _wrap_booster(booster)
         _wrap_clipping(opt, inner)
     return inner
 
 
-def _refuse_groups() -> None:
-    d = torch.distributed
-    if d.is_available() and d.is_initialized() and d.get_world_size() > 1:
-        raise GaccError(f"there is a process group of {d.get_world_size()} processes: {ALREADY_REDUCED}", reason="NOT_SUPPORTED",
-                        hint="colossalai.launch(rank=0, world_size=1, ..) in each process, and ranks by GACC_RANK and GACC_WORLD_SIZE")
-
-
 def _refuse_booster(booster: Any, opt: Any) -> None:
     plugin, wrapper = type(booster.plugin).__name__, type(opt).__name__
     if plugin not in PLUGINS:
-        raise GaccError(f"{plugin} divides parameters, gradients or the optimizer's state among processes, and gaccd has them already", reason="NOT_SUPPORTED",
-                        hint="Booster(plugin=TorchDDPPlugin()); the loop stays as it is, also one without no_sync()")
+        raise GaccError(f"{plugin} divides parameters, gradients or the optimizer's state among processes, and gaccd has them already",
+                        reason="NOT_SUPPORTED", hint="Booster(plugin=TorchDDPPlugin()); the loop stays as it is, also one without no_sync()")
     if isinstance(opt, Optimizer):
         raise GaccError("the Optimizer was not boosted", reason="INVALID_ARGUMENT", hint="model, opt, *_ = booster.boost(model, opt), then attach()")
     if wrapper != "OptimizerWrapper":
         raise GaccError(f"the Booster's mixed precision has made a {wrapper}, which scales the loss itself", reason="NOT_SUPPORTED",
                         hint="a Booster without mixed_precision, and a model in bfloat16")
-
-
-def _keep_gradients(model: Any) -> None:
-    """The process group has one process: nothing is to be reduced, and DistributedDataParallel would fill .grad with zeros."""
-    for part in model.modules():
-        if isinstance(part, torch.nn.parallel.DistributedDataParallel):
-            part.require_backward_grad_sync = False
 
 
 def _loop_of(opt: Any) -> tuple[Optimizer, _Loop]:

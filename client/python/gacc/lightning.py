@@ -16,8 +16,8 @@ from typing import Any, Optional
 
 from .accelerate import unwrapped
 from .errors import GaccError
-from .torch.groups import ALREADY_REDUCED
 from .torch.optimizer import Optimizer
+from .torch.wrapped import ALREADY_REDUCED
 
 
 def _base() -> Any:

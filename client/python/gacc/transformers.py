@@ -70,7 +70,7 @@ def _wrap_training_step(trainer: Any, opt: Optimizer) -> None:
     @functools.wraps(original)
     def training_step(model: Any, inputs: Any, num_items_in_batch: Any = None, **kwargs: Any) -> Any:
         own = labels_of(trainer, inputs)
-        opt.micro(weight=own, scale=divisor(trainer, num_items_in_batch, own))
+        opt.micro(weight=own, scale=1.0 if opt.ddp else divisor(trainer, num_items_in_batch, own))
         return original(model, inputs, num_items_in_batch, **kwargs)
     trainer.training_step = training_step
 

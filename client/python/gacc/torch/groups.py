@@ -9,23 +9,17 @@ import torch
 
 from ..errors import GaccError
 from .gradients import DTYPES
+from .wrapped import plain_of, refuse_sharded, refuse_wrapped, stop_reducing
 
 MAX_RULES = 256  # gaccd's SPEC_MAX_RULES
-WRAPPERS = ("DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule")
-ALREADY_REDUCED = "the wrapper all-reduces gradients inside the window, and gacc would add them again over the ranks"
 
 
-def refuse_wrapped(model: Any) -> None:
-    """Ranks of gacc are no process group."""
-    if any(kind.__name__ in WRAPPERS for kind in type(model).__mro__):
-        raise GaccError(f"the model is a {type(model).__name__}: {ALREADY_REDUCED}", reason="NOT_SUPPORTED",
-                        hint="give the plain model; start ranks with GACC_RANK and GACC_WORLD_SIZE, without RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR")
-
-
-def _items(params: Any, first: int) -> list[tuple[str, torch.Tensor]]:
+def _items(params: Any, first: int, ddp: bool) -> list[tuple[str, torch.Tensor]]:
     if isinstance(params, torch.nn.Module):
-        refuse_wrapped(params)
-        return list(params.named_parameters())
+        refuse_wrapped(params, ddp)
+        if ddp:
+            stop_reducing(params)
+        return list(plain_of(params).named_parameters())
     if isinstance(params, torch.Tensor):
         params = [params]
     return [p if isinstance(p, tuple) else (f"parameter{first + i}", p) for i, p in enumerate(params)]
@@ -37,9 +31,10 @@ class Groups:
     groups    for torch.optim.Optimizer: [{"params": tensors, "lr": ..}]
     names, params    of all trainable ones, in order
     frozen    names and tensors of the others, which the job does not have
+    ddp       a module may be a DistributedDataParallel, which does not reduce any more
     """
 
-    def __init__(self, params: Any):
+    def __init__(self, params: Any, ddp: bool = False):
         given: list[Any] = [{"params": params}] if isinstance(params, (torch.nn.Module, torch.Tensor)) else list(params)
         if not (given and isinstance(given[0], Mapping)):
             given = [{"params": given}]
@@ -51,7 +46,7 @@ class Groups:
         self._seen: set[str] = set()
         total = 0
         for group in given:
-            items = _items(group["params"], total)
+            items = _items(group["params"], total, ddp)
             total += len(items)
             self._add(dict(group), items)
         if not self.names:
@@ -61,6 +56,7 @@ class Groups:
         trained = [(n, p) for n, p in items if p.requires_grad]
         self.frozen += [(n, p) for n, p in items if not p.requires_grad]
         for name, p in trained:
+            refuse_sharded(name, p)
             if p.dtype not in DTYPES:
                 raise GaccError(f"parameter {name} is {p.dtype}; gacc has float32, bfloat16 and float16", reason="NOT_SUPPORTED", hint="convert the model")
             if p.is_meta:

@@ -16,6 +16,7 @@ from ..results import Step
 from .gradients import Gradients, without_dynamo
 from .groups import Groups, Watch
 from .job import Wanted, join
+from .wrapped import group_identity
 
 LEAST = sys.float_info.min  # stands for a learning rate or a weight of 0, which mean something else on the wire; in f32 it is 0
 BOUNDARIES = ("count", "step")
@@ -52,6 +53,9 @@ class Optimizer(Leaving, torch.optim.Optimizer):
     backwards     boundary "count": backward() calls in one micro-batch
     reduction     "weighted_mean": of all samples or tokens, by the weights of the micro-batches; others: docs/integrate.md, section 5
     clip_norm     2-norm at which the averaged gradient is clipped; 0: not at all
+    ddp           the processes are torch's process group, and the model is or will be in DistributedDataParallel: the gradient of a window is what DDP makes
+                  of the same losses, the sum over a rank's micro-batches, averaged over the ranks. The daemon does it in the place of the all-reduce.
+                  Sets reduction; weights do not divide, so the loss is divided as DDP needs it. All processes make their Optimizer together
     job, rank, world    which job, and which rank of how many; None: from the environment. A job that is not there is made from these arguments; one that
                   is there must agree with what is given (SPEC_MISMATCH)
     spec          more keys of a job file: {"steps": 100, "nonfinite": "error"}
@@ -64,17 +68,23 @@ class Optimizer(Leaving, torch.optim.Optimizer):
 
     def __init__(self, params: Any, optimizer: Optional[str] = None, *, lr: Optional[float] = None, micro_size: Optional[int] = None,
                  boundary: str = "count", backwards: int = 1, reduction: Optional[str] = None, grad_of: Optional[str] = None,
-                 clip_norm: Optional[float] = None, schedule: Optional[Mapping[str, Any]] = None, job: Any = None, rank: Optional[int] = None,
-                 world: Optional[int] = None, endpoint: Optional[str] = None, spec: Optional[Mapping[str, Any]] = None,
+                 clip_norm: Optional[float] = None, ddp: bool = False, schedule: Optional[Mapping[str, Any]] = None,
+                 job: Any = None, rank: Optional[int] = None, world: Optional[int] = None, endpoint: Optional[str] = None, spec: Optional[Mapping[str, Any]] = None,
                  attach: Optional[Mapping[str, Any]] = None, **hyper: Any):
         if boundary not in BOUNDARIES:
             raise GaccError(f"boundary is {boundary!r}: count or step", reason="INVALID_ARGUMENT")
-        groups = Groups(params)
+        if ddp and (reduction is not None or "reduction" in (spec or {})):
+            raise GaccError("ddp=True has the reduction of DistributedDataParallel", reason="INVALID_ARGUMENT", hint="leave reduction out, or ddp")
+        groups = Groups(params, ddp)
+        more = {}
+        if ddp:
+            job, rank, world = group_identity(job, rank, world)
+            reduction, more = "fixed_divisor", {"fixed_divisor": float(world)}
         for p in groups.params:
             before = _owners.get(p)
             if before and before():
                 before().close()
-        wanted = Wanted(optimizer, lr, micro_size, hyper, spec or {}, reduction=reduction, grad_of=grad_of, clip_norm=clip_norm, schedule=schedule)
+        wanted = Wanted(optimizer, lr, micro_size, hyper, spec or {}, reduction=reduction, grad_of=grad_of, clip_norm=clip_norm, schedule=schedule, **more)
         self.session = join(wanted, groups, job, rank, world, endpoint, attach or {})
         try:
             defaults = _defaults(self.session.spec.optimizer, lr)
@@ -86,6 +96,7 @@ class Optimizer(Leaving, torch.optim.Optimizer):
             self.session.close()
             raise
         self._built, self._frozen, self._backwards = True, groups.frozen, backwards
+        self.ddp = ddp
         self._last: Optional[Step] = None
         self._scaled = False  # a GradScaler has multiplied the loss
         self._micro, self._is_closed, self._checked = 0, False, False  # of the open window: pushed, closed by us, parameters looked at
@@ -146,14 +157,18 @@ class Optimizer(Leaving, torch.optim.Optimizer):
     def micro(self, weight: Any = None, scale: float = 1.0, loss: Any = None) -> None:
         """Before backward(), with boundary "step": the weight of the micro-batch that it makes, and by what to multiply its gradients because the loss was
         divided by it."""
+        if self.ddp and scale != 1:
+            raise GaccError("micro(scale=..) with ddp=True, which takes gradients as the loss has them", reason="INVALID_ARGUMENT", hint="leave scale out")
         self._weight, self._gradients.scale = weight, float(scale)
         self._loss = loss
 
     def divided_by(self, divisor: float, loss: Any = None) -> None:
-        """For adapters, before backward(): the loss is going to be divided by this, besides what micro() says. `loss`: before that."""
+        """For adapters, before backward(): the loss is going to be divided by this, besides what micro() says. `loss`: before that. With
+        ddp=True the division stays."""
         if self._loss is None and loss is not None:
             self._loss = number(loss) * self._gradients.scale
-        self._gradients.scale *= float(divisor)
+        if not self.ddp:
+            self._gradients.scale *= float(divisor)
 
     def close_by_step(self) -> None:
         """For adapters: boundary "step" from now on."""
