@@ -178,18 +178,19 @@ def in_its_own_process_group(attach_first):
         assert type(m).__name__ == "DistributedDataParallel"
         if by == "gacc" and not attach_first:
             gacc.accelerate.attach(acc, opt)
+        norms = []
         for i in range(3 * K):
             with acc.accumulate(m):
                 acc.backward(loss_of(m, batch(acc.process_index, i)))
                 if acc.sync_gradients:
-                    acc.clip_grad_norm_(m.parameters(), 0.7)
+                    norms.append(acc.clip_grad_norm_(m.parameters(), 0.7).item())
                 opt.step()
                 opt.zero_grad()
         if by == "gacc":
             seen = inner.last.applied_step, m.require_backward_grad_sync
             assert seen == (3, False), seen
             inner.close()
-        ends.append([p.detach().numpy().copy() for p in m.parameters()])
+        ends.append(([p.detach().numpy().copy() for p in m.parameters()], norms))
     acc.end_training()
     return ends
 
@@ -197,12 +198,13 @@ def in_its_own_process_group(attach_first):
 @pytest.mark.parametrize("attach_first", [False, True])
 def test_ddp(node, attach_first):
     """Batches of any number of rows: the mean of the ranks' means, as DDP has it."""
-    (mine, ddp), (other, _) = processes(node, in_its_own_process_group, attach_first)
+    ((mine, norms), (ddp, _)), ((other, _), _) = processes(node, in_its_own_process_group, attach_first)
     assert all((a == b).all() for a, b in zip(mine, other))
     got, plain = model(), model()
     for m, arrays in ((got, mine), (plain, ddp)):
         m.load_state_dict({n: torch.from_numpy(a) for (n, _), a in zip(m.named_parameters(), arrays)})
     windows = [[batch(r, i) for r in range(2) for i in range(at, at + K)] for at in (0, K, 2 * K)]
     for m in (got, plain):
-        check(m, model(), lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9), windows, clip=0.7, weight=lambda b: 1)
+        told = check(m, model(), lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9), windows, clip=0.7, weight=lambda b: 1)
+    assert norms == [pytest.approx(norm, rel=1e-5) for norm, _, _ in told]
     assert difference(got, plain) < 1e-6

@@ -24,8 +24,8 @@ def windows_of(counts):
 
 def train(opt, m, mine, rank, shares):
     """DDP's loop. `shares`: "tokens": the true mean over all rows, which the loss is scaled to by what all ranks have; "ranks": the mean of the ranks' own
-    means, as DDP gives it to a loop that divides by the number of its batches."""
-    sched = decay(opt)
+    means, as DDP gives it to a loop that divides by the number of its batches. Returns the norms before clipping."""
+    sched, norms = decay(opt), []
     for ranks in mine:
         rows = sum(len(b[0]) for batches in ranks for b in batches)
         for i, b in enumerate(ranks[rank]):
@@ -35,10 +35,11 @@ def train(opt, m, mine, rank, shares):
                 (loss_of(m, b) * part).backward()
         if ranks[rank]:
             clip = getattr(opt, "clip_grad_norm_", None) or (lambda n: torch.nn.utils.clip_grad_norm_(m.parameters(), n))
-            clip(0.7)
+            norms.append(float(clip(0.7)))
             opt.step()
             opt.zero_grad()
             sched.step()
+    return norms
 
 
 def group(rank, port, world=2):
@@ -53,15 +54,15 @@ def ddp_beside_gacc(rank, port, counts, shares, given):
     for by in ("gacc", "DDP")[:1 if 0 in [len(r) for w in windows for r in w] else 2]:
         m = DistributedDataParallel(copy.deepcopy(start))
         if by == "DDP":
-            train(sgd(m.parameters()), m, windows, rank, shares)
+            norms = train(sgd(m.parameters()), m, windows, rank, shares)
         else:
             params = m if given == "module" else m.parameters()
             with gacc.torch.Optimizer(params, "sgd", lr=0.1, momentum=0.9, micro_size=16, boundary="step", clip_norm=0.7, ddp=True) as opt:
-                train(opt, m, windows, rank, shares)
+                norms = train(opt, m, windows, rank, shares)
                 opt.finish()
                 assert opt.session.world_size == 2 and opt.session.rank == rank and opt.ddp
                 assert given != "module" or all(p.grad is None for p in m.parameters()), "DDP has reduced"
-        ends.append([p.detach().numpy().copy() for p in m.parameters()])
+        ends.append(([p.detach().numpy().copy() for p in m.parameters()], norms))
     torch.distributed.destroy_process_group()
     return ends
 
@@ -82,13 +83,13 @@ def test_two_processes_with_ddp(node, counts, shares, given):
     from harness import free_port
     port = free_port()
     ends = [r.result() for r in [Rank(node, ddp_beside_gacc, r, port, counts, shares, given) for r in range(2)]]
-    assert all((a == b).all() for mine, other in zip(*ends) for a, b in zip(mine, other)), "the ranks differ"
-    got = [as_model(arrays) for arrays in ends[0]]
+    assert all((a == b).all() for (mine, _), (other, _) in zip(*ends) for a, b in zip(mine, other)), "the ranks differ"
+    got = [as_model(arrays) for arrays, _ in ends[0]]
     windows = [[b for batches in w for b in batches] for w in windows_of(counts)]
     how = {} if shares == "tokens" else {"weight": lambda b: 1}
-    for m in got:
+    for m, (_, norms) in zip(got, ends[0]):
         told = check(m, model(), sgd, windows, clip=0.7, scheduler=decay, **how)
-    assert max(norm for norm, _, _ in told) > 0.7, "clipping bites"
+        assert norms == [pytest.approx(norm, rel=1e-5) for norm, _, _ in told] and max(norms) > 0.7, "clipping bites"
     assert len(got) == 1 or difference(*got) < 1e-6
 
 
