@@ -2,8 +2,7 @@
 """The way between a model and the daemon's memory: hooks copy each gradient into the slot as backward produces it, and fetch() copies the new
 parameters back.
 
-Gradients are no views of the slot, because zero_grad() would drop them, and parameters are no views of the daemon's, because a graph from before a
-step would give wrong gradients without an error.
+Gradients are no views of the slot, because zero_grad() would drop them. Parameters are views of the daemon's only on request (views.py).
 """
 from __future__ import annotations
 
@@ -18,6 +17,7 @@ from torch.autograd import Variable, graph
 
 from ..device import DeviceArray
 from ..errors import GaccError
+from .views import ViewParameter, check_viewable, release, show
 
 DTYPES = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
 _BACKWARD = getattr(getattr(graph, "_engine_run_backward", None), "__code__", None)  # of every call of the autograd engine
@@ -70,10 +70,14 @@ class Gradients:
     touched    indices of the parameters that have a gradient in the slot
     backwards  since the last clear(); one inside another is not counted
     scale      multiplies every gradient as it is copied
+    is_view    parameters are the daemon's memory, and not copies
     on_end     called at the end of each outermost backward that reached a parameter, if it is not None
     """
 
-    def __init__(self, session: Any, names: Sequence[str], params: Sequence[torch.Tensor]):
+    def __init__(self, session: Any, names: Sequence[str], params: Sequence[torch.Tensor], is_view: bool = False):
+        if is_view:
+            check_viewable(session, names, params)
+        self.is_view = is_view
         self.session, self.names, self.params = session, list(names), list(params)
         self.dtypes = [p.dtype for p in params]
         self.touched: set[int] = set()
@@ -161,10 +165,20 @@ class Gradients:
         """The daemon's parameters into the model."""
         if self._versions:
             self.check_unchanged(False)
-        with torch.no_grad():
-            for p, value in zip(self.params, self.values):
-                p.copy_(value)
+        if self.is_view:
+            self._look_again()
+        else:
+            with torch.no_grad():
+                for p, value in zip(self.params, self.values):
+                    p.copy_(value)
         self._versions = [p._version for p in self.params]
+
+    def _look_again(self) -> None:
+        """The memory has new values. A graph from before would give wrong gradients: torch is told that its tensors were changed, and raises then."""
+        for p, value in zip(self.params, self.values):
+            if not isinstance(p, ViewParameter):
+                show(p, value)
+            graph.increment_version(p)
 
     def check_unchanged(self, values_may_be_read: bool) -> None:
         """Raises if somebody has changed a parameter: its gradients are those of the changed one, and the next fetch() would overwrite it. What is equal
@@ -172,6 +186,9 @@ class Gradients:
         for i, p in enumerate(self.params):
             if p.dtype != self.dtypes[i]:
                 raise self._changed_type(i)
+            if self.is_view and p.data_ptr() != self.values[i].data_ptr():
+                raise GaccError(f'parameter {self.names[i]} has other memory than that of parameters="view"', reason="PARAMETER_CHANGED",
+                                hint="change parameters before the Optimizer is made")
             if p._version == self._versions[i]:
                 continue
             if values_may_be_read and torch.equal(p.detach().to(self.values[i].device), self.values[i]):
@@ -184,6 +201,10 @@ class Gradients:
         return GaccError(f"parameter {self.names[i]} was {self.dtypes[i]} when the Optimizer was made and is {self.params[i].dtype} now",
                          reason="PARAMETER_CHANGED", hint="convert the model first")
 
-    def remove_hooks(self) -> None:
+    def leave(self) -> None:
+        """The model is its own again."""
         for handle in self.handles:
             handle.remove()
+        for p in self.params:
+            if isinstance(p, ViewParameter):
+                release(p)
