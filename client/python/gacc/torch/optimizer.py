@@ -54,8 +54,8 @@ class Optimizer(Leaving, torch.optim.Optimizer):
     reduction     "weighted_mean": of all samples or tokens, by the weights of the micro-batches; others: docs/integrate.md, section 5
     clip_norm     2-norm at which the averaged gradient is clipped; 0: not at all
     ddp           the processes are torch's process group, and the model is or will be in DistributedDataParallel: the gradient of a window is what DDP
-                  makes of the same losses, the sum over a rank's micro-batches, averaged over the ranks. The daemon does it in the place of the all-reduce.
-                  Sets reduction; weights do not divide, so the loss is divided as DDP needs it. All processes make their Optimizer together
+                  makes of the same losses, the sum over a rank's micro-batches, averaged over the ranks. The daemon does it in the place of the
+                  all-reduce. Sets reduction; weights do not divide, so the loss is divided as DDP needs it. All processes make their Optimizer together
     parameters    "copy", or "view": the model's parameters are the daemon's memory, read-only (docs/python.md has the dangers). CPU alone
     job, rank, world    which job, and which rank of how many; None: from the environment. A job that is not there is made from these arguments; one that
                   is there must agree with what is given (SPEC_MISMATCH)
@@ -70,8 +70,8 @@ class Optimizer(Leaving, torch.optim.Optimizer):
     def __init__(self, params: Any, optimizer: Optional[str] = None, *, lr: Optional[float] = None, micro_size: Optional[int] = None,
                  boundary: str = "count", backwards: int = 1, reduction: Optional[str] = None, grad_of: Optional[str] = None,
                  clip_norm: Optional[float] = None, ddp: bool = False, parameters: str = "copy",
-                 schedule: Optional[Mapping[str, Any]] = None, job: Any = None, rank: Optional[int] = None, world: Optional[int] = None, endpoint: Optional[str] = None, spec: Optional[Mapping[str, Any]] = None,
-                 attach: Optional[Mapping[str, Any]] = None, **hyper: Any):
+                 schedule: Optional[Mapping[str, Any]] = None, job: Any = None, rank: Optional[int] = None, world: Optional[int] = None,
+                 endpoint: Optional[str] = None, spec: Optional[Mapping[str, Any]] = None, attach: Optional[Mapping[str, Any]] = None, **hyper: Any):
         if boundary not in BOUNDARIES:
             raise GaccError(f"boundary is {boundary!r}: count or step", reason="INVALID_ARGUMENT")
         if ddp and (reduction is not None or "reduction" in (spec or {})):
