@@ -62,6 +62,7 @@ def events(job, kind):
     return [e for e in job.d.events(kind) if f"job={job.id}" in e]
 
 
+@pytest.mark.sanitize
 @pytest.mark.parametrize("sharding", ["none", "full"])
 def test_parts_of_one_node(sharding):
     """Those of all parts are in one file, as of a job of one part; a rank whose part is another one there gets its own."""
