@@ -2,6 +2,7 @@
 """gacc.transformers with transformers' own Trainer and a small Llama, beside plain torch with the true mean over all labels."""
 import copy
 import math
+from importlib import metadata
 
 import pytest
 import torch
@@ -116,3 +117,13 @@ def test_max_grad_norm_must_be_clip_norm(endpoint, tmp_path):
     trainer = Trainer(copy.deepcopy(m), arguments(tmp_path), train_dataset=[batch(0, 0)])
     with pytest.raises(gacc.GaccError, match="no optimizer yet"):
         gacc.transformers.attach(trainer)
+
+
+def test_an_older_release_is_refused(endpoint, tmp_path, monkeypatch):
+    """Its Trainer divides in another way: 1.9e-2 off with 4.51, without an error."""
+    m = llama()
+    with gacc.torch.Optimizer(m, "sgd", lr=0.1, micro_size=4) as opt:
+        trainer = Trainer(m, arguments(tmp_path), train_dataset=[batch(0, 0)], optimizers=(opt, None))
+        monkeypatch.setattr(metadata, "version", {"transformers": "4.57.1"}.get)
+        with pytest.raises(gacc.GaccError, match="transformers 4.57.1 divides losses in another way"):
+            gacc.transformers.attach(trainer)

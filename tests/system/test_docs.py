@@ -13,7 +13,8 @@ DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 SUFFIXES = {".c", ".h", ".cc", ".proto", ".py", ".sh", ".txt", ".yaml", ".service", ".conf", ".in", ".cmake", ".8"}
 # of others: classes and products, Open MPI's and systemd's variables
 FOREIGN = set("""WireGuard PyTorch TensorBoard NumPy OpenBLAS MindSpore GradAccumulation FashionMNIST GradScaler FusedLAMB LinearLR CosineAnnealingLR StepLR AdamW
-BatchNorm DistributedDataParallel MemoryMax ReadWritePaths CAP_SYS_ADMIN CAP_SYS_RESOURCE CLONE_VM CLONE_VFORK HYBRID_SHARD EXCLUSIVE_PROCESS""".split())
+BatchNorm DistributedDataParallel MemoryMax ReadWritePaths CAP_SYS_ADMIN CAP_SYS_RESOURCE CLONE_VM CLONE_VFORK HYBRID_SHARD EXCLUSIVE_PROCESS
+CUDA_DEVICE_ORDER GeminiPlugin""".split())
 
 
 def code():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""gacc for transformers' Trainer, 4.46 or later.
+"""gacc for transformers' Trainer, 5.0 or later (the tests run 5.23).
 
     opt = gacc.torch.Optimizer(model, "adamw", lr=2e-5, micro_size=8, clip_norm=1.0)    # micro_size: at least gradient_accumulation_steps
     trainer = Trainer(model, args, optimizers=(opt, scheduler), ...)                    # clip_norm: args.max_grad_norm
@@ -9,12 +9,15 @@
 from __future__ import annotations
 
 import functools
+from importlib import metadata
 from typing import Any, Optional
 
 from .accelerate import attach as attach_accelerator
 from .accelerate import unwrapped
 from .errors import GaccError
 from .torch.optimizer import Optimizer
+
+LEAST = 5  # of transformers
 
 
 def attach(trainer: Any, opt: Any = None) -> Optimizer:
@@ -28,6 +31,10 @@ def attach(trainer: Any, opt: Any = None) -> Optimizer:
 
     Returns the Optimizer.
     """
+    version = metadata.version("transformers")
+    if int(version.split(".")[0]) < LEAST:  # 4.51, with accelerate 1.15, divides otherwise
+        raise GaccError(f"transformers {version} divides losses in another way than this adapter undoes", reason="VERSION_SKEW",
+                        hint=f"transformers {LEAST}.0 or later")
     if opt is not None:
         trainer.optimizer = opt
     if trainer.optimizer is None:
