@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """gacc.jax beside the same loop in JAX alone, with jit, trees, bf16 and several ranks."""
+import gc
 import threading
 
 import numpy as np
@@ -128,3 +129,15 @@ def test_jobs_that_are_refused(endpoint):
             assert e.value.reason == "SPEC_MISMATCH"
         again = gacc.jax.Optimizer({"w": jnp.ones(3)}, micro_size=1, job="is-there", lr=0.2)  # a rate comes with each push, and what is left out is the job's
         again.session.close()
+
+
+def test_a_dropped_optimizer_leaves_its_job(endpoint):
+    """As at close(): the job does not wait for its rank any more."""
+    opt = gacc.jax.Optimizer(tree(), "sgd", lr=LR, micro_size=1)
+    job = opt.session.job_id
+    opt.step(grad(opt.params, batches(1)[0])[1])
+    with gacc.connect(endpoint) as client:
+        assert not client.job(job).has_ended
+        del opt
+        gc.collect()
+        assert client.wait(job, timeout=30).state == "COMPLETED"

@@ -20,6 +20,7 @@ from .dtypes import BF16, number_of
 from .environment import named_identity
 from .errors import GaccError
 from .join import attach as _attach
+from .leaving import Leaving
 from .results import Step
 from .spec import agree, keys_of_optimizer, spec_of
 
@@ -31,20 +32,21 @@ def _flat(tree: Any) -> tuple[list[str], list[Any], Any]:
     return names, [leaf for _, leaf in leaves], structure
 
 
-class Optimizer:
-    """Pushes gradients and has the parameters. One thread; all errors are gacc.GaccError.
+class Optimizer(Leaving):
+    """Pushes gradients and has the parameters. One thread; all errors are gacc.GaccError. It leaves its job at close(), when it is collected, and at the
+    end of the process.
 
     params        the tree to train; the first rank's values are the job's, unless it is there already or begins with a checkpoint
     optimizer     "sgd", "adam", "adamw" (also if nothing is said) or "lamb"; lr, betas=, eps=, weight_decay= and others as in a job file
     micro_size    micro-batches that each rank gives to one step
-    job, rank, world    which job, and which rank of how many; None: from the environment, else a job of its own. One that is not there is made; one that is
-                  there must agree with what is given (SPEC_MISMATCH)
+    job, rank, world    which job, and which rank of how many; None: from the environment, else a job of its own. One that is not there is made; one
+                  that is there must agree with what is given (SPEC_MISMATCH)
     spec          more keys of a job file: {"steps": 100, "clip_norm": 1.0, "reduction": "weighted_mean"}
     attach        more arguments of gacc.attach(): {"progress": True}
     """
 
-    def __init__(self, params: Any, optimizer: Optional[str] = None, *, micro_size: int, lr: Optional[float] = None, job: Any = None, rank: Optional[int] = None,
-                 world: Optional[int] = None, endpoint: Optional[str] = None, spec: Optional[Mapping[str, Any]] = None,
+    def __init__(self, params: Any, optimizer: Optional[str] = None, *, micro_size: int, lr: Optional[float] = None, job: Any = None,
+                 rank: Optional[int] = None, world: Optional[int] = None, endpoint: Optional[str] = None, spec: Optional[Mapping[str, Any]] = None,
                  attach: Optional[Mapping[str, Any]] = None, **hyper: Any):
         names, leaves, self._structure = _flat(params)
         self._names = names
@@ -66,6 +68,7 @@ class Optimizer:
         except BaseException:
             self.session.close()
             raise
+        self._leaves()
 
     def _fetch(self) -> None:
         """Copies: the session's arrays are memory that the next step changes, and JAX may use an array's memory as it is."""
@@ -105,13 +108,3 @@ class Optimizer:
         self.last = self.session.wait()
         self._fetch()
         return True
-
-    def close(self) -> None:
-        """Leaves the job for good."""
-        self.session.detach()
-
-    def __enter__(self) -> "Optimizer":
-        return self
-
-    def __exit__(self, kind: Any, value: Any, traceback: Any) -> None:
-        self.session.__exit__(kind, value, traceback)

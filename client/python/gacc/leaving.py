@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How an Optimizer leaves its job: gacc.torch's and gacc.mindspore's."""
+"""How an Optimizer leaves its job: gacc.torch's, gacc.mindspore's and gacc.jax's."""
 from __future__ import annotations
 
 import sys
