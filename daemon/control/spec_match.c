@@ -208,14 +208,23 @@ struct unused {
 	uint32_t rules;
 };
 
-static void add_unused(struct unused *u, const char *field, uint32_t rule, const char *pattern)
+/* `what` is what `name` is: "pattern", "tensor" or "first tensor". */
+static void add_unused(struct unused *u, const char *field, uint32_t rule, const char *what, const char *name)
 {
 	const char *before =
 		u->rules ? ","
 			 : "rules without effect, as no tensor's name matches them, or an earlier rule matches first:";
 	if (u->rules++ < UNUSED_NAMED && u->at < u->n)
-		u->at += (size_t)snprintf(u->text + u->at, u->n - u->at, "%s %s[%u] (pattern \"%.40s\")", before, field,
-					  rule, pattern);
+		u->at += (size_t)snprintf(u->text + u->at, u->n - u->at, "%s %s[%u] (%s \"%.40s\")", before, field,
+					  rule, what, name);
+}
+
+static void add_unused_group(struct unused *u, uint32_t i, const struct spec_group *g)
+{
+	if (*g->pattern || !g->n_tensors)
+		add_unused(u, "param_groups", i, "pattern", g->pattern);
+	else
+		add_unused(u, "param_groups", i, g->n_tensors > 1 ? "first tensor" : "tensor", g->tensor[0]);
 }
 
 static void mark_used(const uint16_t *rule, uint64_t n, bool used[SPEC_MAX_RULES + 1])
@@ -234,12 +243,12 @@ void spec_match_unused(const struct spec_match *m, const struct job_spec *s, cha
 		mark_used(m->group, m->n, used);
 	for (uint32_t i = 0; m->group && i < s->n_groups; i++)
 		if (!used[i + 1])
-			add_unused(&u, "param_groups", i, s->group[i].pattern);
+			add_unused_group(&u, i, &s->group[i]);
 	if (m->init)
 		mark_used(m->init, m->n, used);
 	for (uint32_t i = 0; m->init && i < s->n_init; i++)
 		if (!used[i + 1])
-			add_unused(&u, "init", i, s->init[i].pattern);
+			add_unused(&u, "init", i, "pattern", s->init[i].pattern);
 	if (u.rules > UNUSED_NAMED && u.at < n_text)
 		snprintf(text + u.at, n_text - u.at, " and %u more", u.rules - UNUSED_NAMED);
 }

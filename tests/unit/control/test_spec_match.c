@@ -148,6 +148,24 @@ START_TEST(rules_that_hold_for_no_tensor_are_named)
 }
 END_TEST
 
+/* They have no pattern to show. */
+START_TEST(groups_of_names_without_effect_are_shown_by_a_name)
+{
+	const struct tensor_spec t[] = { { .name = "a.bias" }, { .name = "b.bias" }, { .name = "c.bias" } };
+	const char *const one[] = { "a.bias" }, *const two[] = { "b.bias", "c.bias" };
+	char text[256];
+	add_group("*.bias");
+	add_group("");
+	add_names(one, 1);
+	add_group("");
+	add_names(two, 2);
+	ck_assert_int_eq(spec_match(&spec, t, 3, &match, why, sizeof(why)), ST_OK);
+	spec_match_unused(&match, &spec, text, sizeof(text));
+	ck_assert_str_eq(text, SAID " param_groups[1] (tensor \"a.bias\"), param_groups[2] (first tensor \"b.bias\")");
+	spec_match_fini(&match);
+}
+END_TEST
+
 START_TEST(without_rules_there_is_nothing_to_match)
 {
 	const struct tensor_spec t = { .name = "a" };
@@ -383,6 +401,7 @@ int main(void)
 	tcase_set_timeout(tc, 60);
 	tcase_add_test(tc, the_first_rule_wins);
 	tcase_add_test(tc, rules_that_hold_for_no_tensor_are_named);
+	tcase_add_test(tc, groups_of_names_without_effect_are_shown_by_a_name);
 	tcase_add_test(tc, without_rules_there_is_nothing_to_match);
 	tcase_add_test(tc, each_tensor_with_storage_needs_an_init_rule);
 	tcase_add_test(tc, rules_times_tensors_are_bounded);
