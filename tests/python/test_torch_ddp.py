@@ -42,7 +42,12 @@ def train(opt, m, mine, rank, shares):
     return norms
 
 
+KEPT = []  # what a process group belongs to
+
+
 def group(rank, port, world=2):
+    """It lasts as long as the process, which ends by _exit: the destructor of torch's process group waits for a thread that waits for the GIL, which its caller
+    holds, if the last model that uses it goes while that thread is at work (2.13)."""
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=world)
 
@@ -50,9 +55,10 @@ def group(rank, port, world=2):
 def ddp_beside_gacc(rank, port, counts, shares, given):
     """Parameters by gacc, and by DDP, which needs the same number of windows on all ranks."""
     group(rank, port)
-    start, windows, ends = model(), windows_of(counts), []
+    start, windows, ends, models = model(), windows_of(counts), [], []
     for by in ("gacc", "DDP")[:1 if 0 in [len(r) for w in windows for r in w] else 2]:
         m = DistributedDataParallel(copy.deepcopy(start))
+        models.append(m)
         if by == "DDP":
             norms = train(sgd(m.parameters()), m, windows, rank, shares)
         else:
@@ -63,7 +69,7 @@ def ddp_beside_gacc(rank, port, counts, shares, given):
                 assert opt.session.world_size == 2 and opt.session.rank == rank and opt.ddp
                 assert given != "module" or all(p.grad is None for p in m.parameters()), "DDP has reduced"
         ends.append(([p.detach().numpy().copy() for p in m.parameters()], norms))
-    torch.distributed.destroy_process_group()
+    KEPT.append(models)
     return ends
 
 
@@ -117,7 +123,7 @@ def wrong_uses(rank, port, name):
         of(lambda: make(ddp, ddp=True, job=first.session.job_id))
     with make(ddp, ddp=True, boundary="step") as opt:
         of(lambda: opt.micro(scale=4))
-    torch.distributed.destroy_process_group()
+    KEPT.append((m, ddp))
     return said
 
 
@@ -166,7 +172,7 @@ def sharded(port):
                 gacc.torch.Optimizer(params, "sgd", lr=0.1, micro_size=2, ddp=ddp)
             except gacc.GaccError as e:
                 said.append(f"{e.reason} {e}")
-    torch.distributed.destroy_process_group()
+    KEPT.append((one, two, three, mesh))
     return said
 
 
