@@ -200,6 +200,8 @@ def show_package(build, model, n, a):
     package, by_hand, tuned = ("gacc_package", "bare"), ("gacc_copy", "bare"), ("ddp_tuned", "bare")
     rows = [("by hand, what is added", package, by_hand, PACKAGE_GOAL),
             ("by hand, the whole step", ("gacc_package", None), ("gacc_copy", None), PACKAGE_GOAL),
+            ("views too: what is added", ("gacc_package_view", "bare"), by_hand, PACKAGE_GOAL),
+            ("views too: the whole step", ("gacc_package_view", None), ("gacc_copy", None), PACKAGE_GOAL),
             ("that, and parameters copied", package, ("gacc_copy_both", "bare"), None),
             ("the same, the whole step", ("gacc_package", None), ("gacc_copy_both", None), None),
             ("DDP tuned, what is added", package, tuned, None),

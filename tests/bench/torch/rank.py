@@ -11,6 +11,7 @@ Every variant sees the same batches and the same initial parameters:
   gacc_1slot, gacc_direct_1slot  the same with one slot, so that a rank waits for each of its pushes
   gacc_copy_both  gacc_copy, and the new parameters are copied out of the daemon's memory after each step, as the package does
   gacc_package  the Python package: gacc.torch.Optimizer as its users write it, with the job of gacc_copy
+  gacc_package_view  the same with parameters="view"
   bare_direct, ddp_direct, ddp_tuned_direct  the same without gacc: the same layers, their output in memory of their own, from which DDP takes it
 
 The first steps of each are compared: parameters, norms of gradients and losses. Not the last ones: f32 itself goes astray on this data, as
@@ -231,12 +232,13 @@ class GaccDirect1slot(GaccDirect):
 
 class GaccPackage(Variant):
     """The loop of docs/python.md, section 6."""
+    parameters = "copy"
 
     def __init__(self, data, sizes):
         super().__init__(data, sizes)
         import gacc.torch  # the other variants run without the package
         self.optimizer = gacc.torch.Optimizer(self.model, "adamw", lr=LR, weight_decay=0.01, micro_size=K, clip_norm=CLIP, spec={"slots_per_rank": 2},
-                                              job=f"gacc-package-{os.environ['GACC_BENCH_RUN']}", rank=dist.get_rank(), world=dist.get_world_size())
+                                              parameters=self.parameters, job=f"gacc-package-{self.parameters}-{os.environ['GACC_BENCH_RUN']}", rank=dist.get_rank(), world=dist.get_world_size())
 
     def step(self):
         for micro in range(K):
@@ -250,9 +252,13 @@ class GaccPackage(Variant):
         self.optimizer.close()
 
 
+class GaccPackageView(GaccPackage):
+    parameters = "view"
+
+
 VARIANTS = {"bare": Bare, "bare_direct": BareDirect, "ddp": Ddp, "ddp_tuned": DdpTuned, "ddp_direct": DdpDirect,
             "ddp_tuned_direct": DdpTunedDirect, "gacc": Gacc, "gacc_1slot": Gacc1slot, "gacc_copy": GaccCopy, "gacc_direct": GaccDirect,
-            "gacc_direct_1slot": GaccDirect1slot, "gacc_package": GaccPackage, "gacc_copy_both": GaccCopyBoth}
+            "gacc_direct_1slot": GaccDirect1slot, "gacc_package": GaccPackage, "gacc_package_view": GaccPackageView, "gacc_copy_both": GaccCopyBoth}
 
 
 def stat_of(pid):
