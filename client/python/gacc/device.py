@@ -168,7 +168,7 @@ class DeviceArray:
 
     @property
     def nbytes(self) -> int:
-        return self.size * self.dtype.itemsize
+        return self.size * int(self.dtype.itemsize)
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:

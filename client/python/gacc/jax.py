@@ -84,7 +84,7 @@ class Optimizer(Leaving):
     @property
     def missing(self) -> list[int]:
         """Micro-batches of the open window that this rank still owes. After a restart: those that were not counted."""
-        return self.session.missing
+        return list(self.session.missing)
 
     def step(self, grads: Any, *, weight: float = 1.0, loss: Any = 0.0, lr: float = 0.0) -> bool:
         """One micro-batch: its gradient, the mean over `weight` samples. Returns whether it was the window's last one; then the step is over, `last` tells

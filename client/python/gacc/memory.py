@@ -131,6 +131,8 @@ class Memory:
     def _take(self, segment: Any, fd: int) -> None:
         key, writable = (segment.kind, segment.index), segment.kind == SLOT
         if segment.on_device:
+            if not self.driver:
+                raise GaccError("attach socket: memory on a GPU, which nobody has asked for", reason="MALFORMED")
             if key in self.segments:
                 self.segments[key].follow(fd, segment, writable)
             else:

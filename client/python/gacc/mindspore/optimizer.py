@@ -145,7 +145,7 @@ class Optimizer(Leaving):
     @property
     def missing(self) -> list[int]:
         """Micro-batches of the open window that this rank still owes. After a restart: those that were not counted."""
-        return self.session.missing
+        return list(self.session.missing)
 
     def _named(self, grads: Any) -> dict[str, Array]:
         given = list(grads.values()) if isinstance(grads, Mapping) else list(grads) if isinstance(grads, (list, tuple)) else [grads]

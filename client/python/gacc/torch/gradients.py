@@ -90,7 +90,7 @@ class Gradients:
         parameters = session.parameters
         self.values = [tensor_of(parameters[n], p.dtype) for n, p in zip(names, params)]
         me = weakref.ref(self)
-        self.handles: list[Any] = [p.register_post_accumulate_grad_hook(_hook(me, i)) for i, p in enumerate(params)]  # type: ignore[no-untyped-call]
+        self.handles: list[Any] = [p.register_post_accumulate_grad_hook(_hook(me, i)) for i, p in enumerate(params)]
         for p in params:
             p.grad = None
 

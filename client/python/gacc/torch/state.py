@@ -69,7 +69,8 @@ class TrainerState:
         return True
 
     def _packed(self) -> bytes:
-        name, keys, *rest = np.random.get_state()
+        of_numpy: Any = np.random.get_state()
+        name, keys, *rest = of_numpy
         all_of = {"torch": torch.get_rng_state(), "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else [],
                   "numpy": [name, torch.from_numpy(keys.astype(np.int64)), *rest], "python": random.getstate(),
                   "buffers": {} if self._model is None else dict(self._model.named_buffers()),

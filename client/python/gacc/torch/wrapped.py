@@ -48,7 +48,7 @@ def refuse_sharded(name: str, p: Any) -> None:
 def plain_of(model: torch.nn.Module) -> torch.nn.Module:
     """The model in a DistributedDataParallel, whose names are without "module."."""
     while DDP in _kinds(model):
-        model = model.module  # type: ignore[assignment]
+        model = model.module
     return model
 
 
