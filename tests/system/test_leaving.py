@@ -123,12 +123,13 @@ def test_nothing_is_taken_after_the_last_window(daemon):
     job = daemon.submit({"optimizer": {"type": "sgd", "lr": 1.0}, "ranks": 1, "micro_size": 1, "steps": 1})
     t, = start(daemon, job, 1)
     t.push(grad(1))
-    for _ in range(50):  # until the engine has applied it, the next window is not open
+
+    def refused():
         with pytest.raises(GaccError) as e:
             t.push(grad(2), window=1, micro=0)
-        if e.value.reason != "NOT_CURRENT_WINDOW":
-            break
-    assert e.value.reason == "JOB_ENDED"
+        return e.value.reason
+    reason = wait_until("the step", lambda: (reason := refused()) != "NOT_CURRENT_WINDOW" and reason)  # until it is applied, the next window is not open
+    assert reason == "JOB_ENDED"
     wait_until("the job's end", lambda: daemon.state(job) == "COMPLETED")
     assert daemon.get_job(job).last.micro_count == 1
     t.close()
