@@ -254,8 +254,11 @@ enum status arith_cuda_open(struct arith **out, const struct cuda_memory *m, con
 		st = cuda_updates_new(&h->updates, &h->life, &h->results, h->looks, page);
 	if (!st)
 		st = cuda_first_new(&h->first, &h->life, &h->bytes, h->gaps);
-	if (!st && m->plan->n_parts > 1)
+	if (!st && m->plan->n_parts > 1) {
+		snprintf(why, n_why, "the exchange with other parts needs %.1f MiB of pinned host memory (ulimit -l)",
+			 (double)plan_exchange_bytes(m->plan) / (1 << 20));
 		st = cuda_parts_new(&h->parts, &h->bytes);
+	}
 	if (st)
 		close_cuda(&h->arith);
 	else

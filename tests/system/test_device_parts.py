@@ -42,6 +42,7 @@ def test_each_part_has_a_gpu_of_its_own(more):
         c.window()
         assert gpus(c) == [gpu(0), gpu(1)]
         assert [(b.part, b.segments) for b in shown(d, c.team.job) if b.kind == "exchange"] == [(0, 2), (1, 2)]
+        assert d.get_job(c.team.job).host_bytes == sum(b.bytes for b in shown(d, c.team.job) if not b.kind.endswith("(cuda)"))  # the limits count them
         d.kill_engine(c.team.job, c.pids()[1])
         c.window([0, 0, 1, 2])  # part 0, whose engine has given a sum before, has none
         for pid in c.pids():
