@@ -13,7 +13,7 @@ from accelerate.utils import DistributedType, GradientAccumulationPlugin  # noqa
 from accelerate.state import AcceleratorState, GradientState, PartialState  # noqa: E402
 
 from loops import against_plain_torch, batch, check, decay, difference, fresh_name, gacc, loss_of, model, refused  # noqa: E402
-from ranks import Rank  # noqa: E402
+from ranks import KEPT, Rank  # noqa: E402
 
 K, NAN = 4, 1  # batches in a window; the window that has a NaN
 
@@ -143,7 +143,7 @@ def in_a_process_group():
                 call()
             except gacc.GaccError as e:
                 said.append(f"{e.reason} {e}")
-    acc.end_training()
+    KEPT.append((acc, wrapped))
     return said
 
 
@@ -178,6 +178,7 @@ def in_its_own_process_group(attach_first):
         assert type(m).__name__ == "DistributedDataParallel"
         if by == "gacc" and not attach_first:
             gacc.accelerate.attach(acc, opt)
+        KEPT.append((acc, m, opt))
         norms = []
         for i in range(3 * K):
             with acc.accumulate(m):
@@ -191,7 +192,6 @@ def in_its_own_process_group(attach_first):
             assert seen == (3, False), seen
             inner.close()
         ends.append(([p.detach().numpy().copy() for p in m.parameters()], norms))
-    acc.end_training()
     return ends
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from loops import against_plain_torch, batch, check, decay, fresh_name, gacc, loss_of, model, refused
-from ranks import Rank
+from ranks import KEPT, Rank
 
 K, NAN = 4, 1  # what the loops divide by; the window that has a NaN
 REAL = pytest.param("booster", marks=pytest.mark.skipif(not find_spec("colossalai"), reason="no Colossal-AI"))
@@ -238,9 +238,6 @@ def test_clipping_of_the_wrapper(endpoint):
             loop.clip(0.7, error_if_nonfinite=True)
         loop.opt.step()
         assert not loop.inner.stepped
-
-
-KEPT = []  # test_torch_ddp.py says why
 
 
 def in_one_process_group(rank, port):

@@ -8,7 +8,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from loops import batch, check, decay, difference, fresh_name, gacc, loss_of, model, refused
-from ranks import Rank
+from ranks import KEPT, Rank
 
 K = 4
 
@@ -42,12 +42,7 @@ def train(opt, m, mine, rank, shares):
     return norms
 
 
-KEPT = []  # what a process group belongs to
-
-
 def group(rank, port, world=2):
-    """It lasts as long as the process, which ends by _exit: the destructor of torch's process group waits for a thread that waits for the GIL, which its caller
-    holds, if the last model that uses it goes while that thread is at work (2.13)."""
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=world)
 

@@ -87,10 +87,7 @@ class Threads:
 
     @staticmethod
     def _train(trainer, work, pause):
-        def push(params, micro):
-            time.sleep(pause)
-            work.push(trainer, params, micro)
-        return train(trainer, work, push)
+        return train(trainer, work, lambda params, micro: (time.sleep(pause), work.push(trainer, params, micro)))
 
     @property
     def done(self):
@@ -413,9 +410,11 @@ def test_one_jobs_deaths_do_not_touch_another(daemon):
     unlucky, neighbour = runs = [Threads(daemon, work, pause=0.01) for work in works]
     engine, kills = daemon.engine_pid(neighbour.job), 0
     while not unlucky.done:
+        step = daemon.get_job(unlucky.job).applied_step
         daemon.kill_engine(unlucky.job)
         kills += 1
-        time.sleep(0.2)
+        wait_until("a step of the new engine", lambda: unlucky.done or daemon.get_job(unlucky.job).applied_step > step)
+        time.sleep(0.1)
     for work, run in zip(works, runs):
         check_all(work, run.params())
     about = daemon.get_job(neighbour.job)
