@@ -236,7 +236,9 @@ enum status arith_cuda_open(struct arith **out, const struct cuda_memory *m, con
 	struct on_cuda *h = calloc(1, sizeof(*h));
 	if (!h)
 		return ST_NO_MEMORY;
-	*h = (struct on_cuda){ .arith = { .ops = &operations, .name = "cuda" }, .memory = m, .page = page };
+	*h = (struct on_cuda){ .arith = { .ops = &operations, .name = "cuda", .is_far = true },
+			       .memory = m,
+			       .page = page };
 	enum status st = cuda_life_begin(&h->life, m, others_are_over, quiet_ns, why, n_why);
 	if (!st) {
 		say_tables(m->device, why, n_why);

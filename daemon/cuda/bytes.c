@@ -1,11 +1,97 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reads and writes a job's arenas on a GPU from the host. For arith_cuda.c; the engine's main thread, reads also on the
- * thread that writes checkpoints. */
+ * thread that writes checkpoints, on the workers that copy for it, and on the communication thread. */
 #include "cuda/bytes.h"
 
+#include <pthread.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define TAKEN_AT_ONCE (UINT64_C(64) << 20) /* bytes; each wait shows that the device gets on */
+
+/* ---- lanes ---- */
+
+/* So many threads read at once. One copy crosses the bus in a third of the time that its thread then takes to copy it
+ * on, or less, so this many keep the bus busy. */
+#define LANES 8
+
+struct lane {
+	cu_stream stream;
+	unsigned char *pinned; /* CUDA_STAGING bytes */
+	bool taken;
+};
+
+struct cuda_lanes {
+	pthread_mutex_t lock; /* for `taken` */
+	pthread_cond_t left;
+	void *pinned; /* that of all */
+	struct lane lane[LANES];
+};
+
+static void lanes_free(const struct cuda_device *d, struct cuda_lanes *l)
+{
+	for (int i = 0; i < LANES; i++)
+		if (l->lane[i].stream)
+			d->cu.cuStreamDestroy(l->lane[i].stream);
+	cuda_pinned_free(d, l->pinned);
+	pthread_cond_destroy(&l->left);
+	pthread_mutex_destroy(&l->lock);
+	free(l);
+}
+
+static enum status lanes_new(const struct cuda_device *d, struct cuda_lanes **out)
+{
+	struct cuda_lanes *l = calloc(1, sizeof(*l));
+	cu_memory unused;
+	if (!l)
+		return ST_NO_MEMORY;
+	pthread_mutex_init(&l->lock, NULL);
+	pthread_cond_init(&l->left, NULL);
+	enum status st = cuda_pinned(d, LANES * CUDA_STAGING, &l->pinned, &unused);
+	for (int i = 0; i < LANES && !st; i++) {
+		l->lane[i].pinned = (unsigned char *)l->pinned + (uint64_t)i * CUDA_STAGING;
+		st = cuda_check(d, "cuStreamCreate", d->cu.cuStreamCreate(&l->lane[i].stream, CU_STREAM_NON_BLOCKING));
+	}
+	if (st)
+		lanes_free(d, l);
+	else
+		*out = l;
+	return st;
+}
+
+/* Waits until one is free. */
+static struct lane *lane_take(struct cuda_lanes *l)
+{
+	struct lane *found = NULL;
+	pthread_mutex_lock(&l->lock);
+	while (!found) {
+		for (int i = 0; i < LANES && !found; i++)
+			found = l->lane[i].taken ? NULL : &l->lane[i];
+		if (!found)
+			pthread_cond_wait(&l->left, &l->lock);
+	}
+	found->taken = true;
+	pthread_mutex_unlock(&l->lock);
+	return found;
+}
+
+static void lane_leave(struct cuda_lanes *l, struct lane *lane)
+{
+	pthread_mutex_lock(&l->lock);
+	lane->taken = false;
+	pthread_cond_signal(&l->left);
+	pthread_mutex_unlock(&l->lock);
+}
+
+static enum status copy_out(const struct cuda_device *d, const struct lane *lane, void *pinned, cu_memory from,
+			    uint64_t n)
+{
+	const enum status st =
+		cuda_check(d, "a copy from the GPU", d->cu.cuMemcpyDtoHAsync(pinned, from, n, lane->stream));
+	return st ? st : cuda_check(d, "a copy from the GPU", d->cu.cuStreamSynchronize(lane->stream));
+}
+
+/* ---- life ---- */
 
 enum status cuda_bytes_new(struct cuda_bytes *out, const struct cuda_life *life)
 {
@@ -14,7 +100,7 @@ enum status cuda_bytes_new(struct cuda_bytes *out, const struct cuda_life *life)
 	enum status st = cuda_pinned(d, CUDA_STAGING, &b.staging, &b.seen);
 	if (st)
 		return st;
-	st = cuda_check(d, "cuStreamCreate", d->cu.cuStreamCreate(&b.reader, CU_STREAM_NON_BLOCKING));
+	st = lanes_new(d, &b.lanes);
 	if (st)
 		cuda_pinned_free(d, b.staging);
 	else
@@ -26,18 +112,37 @@ void cuda_bytes_fini(struct cuda_bytes *b)
 {
 	if (!b->life)
 		return;
-	b->life->memory->device->cu.cuStreamDestroy(b->reader);
+	lanes_free(b->life->memory->device, b->lanes);
 	cuda_pinned_free(b->life->memory->device, b->staging);
 	*b = (struct cuda_bytes){ .life = NULL };
 }
+
+/* ---- bytes ---- */
 
 enum status cuda_bytes_read(const struct cuda_bytes *b, void *to, cu_memory from, uint64_t n)
 {
 	const struct cuda_device *d = b->life->memory->device;
 	enum status st = cuda_enter(d); /* it may be a thread's first call */
+	struct lane *lane = lane_take(b->lanes);
+	for (uint64_t done = 0, part; done < n && !st; done += part) {
+		part = n - done < CUDA_STAGING ? n - done : CUDA_STAGING;
+		st = copy_out(d, lane, lane->pinned, from + done, part);
+		if (!st)
+			memcpy((char *)to + done, lane->pinned, part);
+	}
+	lane_leave(b->lanes, lane);
+	return st;
+}
+
+enum status cuda_bytes_read_pinned(const struct cuda_bytes *b, void *to, cu_memory from, uint64_t n)
+{
+	const struct cuda_device *d = b->life->memory->device;
+	enum status st = cuda_enter(d);
+	struct lane *lane = lane_take(b->lanes);
 	if (!st && n)
-		st = cuda_check(d, "a copy from the GPU", d->cu.cuMemcpyDtoHAsync(to, from, n, b->reader));
-	return st ? st : cuda_check(d, "a copy from the GPU", d->cu.cuStreamSynchronize(b->reader));
+		st = copy_out(d, lane, to, from, n);
+	lane_leave(b->lanes, lane);
+	return st;
 }
 
 enum status cuda_bytes_take(const struct cuda_bytes *b, cu_memory to, cu_memory seen, uint64_t n)

@@ -54,7 +54,7 @@ void cuda_parts_free(struct cuda_parts *p)
 enum status cuda_parts_reduce(struct cuda_parts *p, struct coll *coll, uint32_t src, bool filled)
 {
 	struct arith_norm unused; /* the main thread looks at the sum, where it is whole */
-	const enum status st = filled ? cuda_bytes_read(p->bytes, p->own, p->memory->accum[src], p->n) : ST_OK;
+	const enum status st = filled ? cuda_bytes_read_pinned(p->bytes, p->own, p->memory->accum[src], p->n) : ST_OK;
 	return st ? st : sum_parts_run(p->sums, coll, p->sum, p->own, filled, &unused);
 }
 
@@ -67,7 +67,7 @@ enum status cuda_parts_reduced(struct cuda_parts *p, uint32_t dst)
 
 static enum status move(struct cuda_parts *p, struct coll *coll, uint32_t root, cu_memory at, uint64_t n, void *buffer)
 {
-	const enum status st = n && root == p->plan->part ? cuda_bytes_read(p->bytes, buffer, at, n) : ST_OK;
+	const enum status st = n && root == p->plan->part ? cuda_bytes_read_pinned(p->bytes, buffer, at, n) : ST_OK;
 	return st || !n ? st : coll_broadcast(coll, buffer, n, root);
 }
 

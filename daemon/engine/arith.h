@@ -17,9 +17,8 @@
  * adopts the memory and finishes what the record in force says. The host's operations never fail.
  *
  * How a device's memory is made and adopted is in device_plugin.h; the host's comes from gaccd, and memory_take maps
- * it. What will come when trainers have slots there: `slot_ready` (whether the trainer's stream has written what its
- * push announces). An implementation may leave out what its jobs cannot ask for: daemon/cuda has no `take`, and nothing
- * of sharded jobs.
+ * it. An implementation may leave out what its jobs cannot ask for: daemon/cuda has no `take`, and nothing of sharded
+ * jobs.
  */
 #ifndef GACC_ENGINE_ARITH_H
 #define GACC_ENGINE_ARITH_H
@@ -148,6 +147,7 @@ struct arith_ops {
 struct arith {
 	const struct arith_ops *ops;
 	const char *name; /* whose arithmetic: on the host, a table's of math/kernels.h */
+	bool is_far;	  /* the arenas lie behind a bus: training goes on unhindered while they are read */
 	/* who still needs what an arena holds, and copies it when this is called; NULL: nobody. snapshot_new sets them
 	 */
 	void (*before_write)(void *arg, enum segment_role);

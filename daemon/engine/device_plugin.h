@@ -14,7 +14,7 @@
 
 #include <stddef.h>
 
-#define DEVICE_PLUGIN_VERSION 7 /* of this table, the plan, the control segment and arith.h */
+#define DEVICE_PLUGIN_VERSION 8 /* of this table, the plan, the control segment and arith.h */
 #define DEVICE_PLUGIN_SYMBOL "gacc_device_plugin"
 
 struct device;

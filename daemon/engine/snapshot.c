@@ -245,12 +245,7 @@ struct staging {
 static void stage_chunk(void *arg, uint32_t item, uint32_t worker)
 {
 	const struct staging *now = arg;
-	struct area *a = now->area;
-	int state = CHUNK_PENDING;
-	if (!atomic_compare_exchange_strong(&a->chunk[item], &state, CHUNK_TAKEN))
-		return;
-	snapshot_read_chunk(now->s, a, item, a->staging + (uint64_t)item * SNAPSHOT_CHUNK);
-	atomic_store(&a->chunk[item], CHUNK_STAGED);
+	snapshot_stage_chunk(now->s, now->area, item);
 }
 
 /* Of the chunks from `first` on. */

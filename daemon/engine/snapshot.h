@@ -5,7 +5,8 @@
  * inside a window, the sum so far, straight from the arenas. They are cut into chunks; each is read by the
  * thread once. Before the engine writes into memory that is in the snapshot, arith_before_write calls snapshot_protect,
  * which copies the chunks that the thread has not come to: so training waits for copies, never for the disk, unless
- * there is no memory to copy to. A chunk:
+ * there is no memory to copy to. Chunks of far memory (arith->is_far) are copied aside at once, where there is room, so
+ * that little is left for an update to wait for. A chunk:
  *
  *   PENDING -> TAKEN   the thread (or a worker, in snapshot_protect) copies it; takes microseconds
  *   TAKEN -> DONE      the thread has it

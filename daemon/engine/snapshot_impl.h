@@ -74,6 +74,16 @@ static inline void snapshot_read_chunk(const struct snapshot *s, const struct ar
 		   s->arith->ops->read(s->arith, a->role, at, snapshot_chunk_bytes(a, i), to));
 }
 
+/* Copies chunk i aside as it is now, if nobody has come to it. Any thread. */
+static inline void snapshot_stage_chunk(const struct snapshot *s, struct area *a, uint32_t i)
+{
+	int state = CHUNK_PENDING;
+	if (!atomic_compare_exchange_strong(&a->chunk[i], &state, CHUNK_TAKEN))
+		return;
+	snapshot_read_chunk(s, a, i, a->staging + (uint64_t)i * SNAPSHOT_CHUNK);
+	atomic_store(&a->chunk[i], CHUNK_STAGED);
+}
+
 /* NULL: the snapshot does not hold this role. */
 static inline struct area *snapshot_area(struct snapshot *s, enum segment_role role)
 {

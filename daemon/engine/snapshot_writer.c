@@ -230,9 +230,19 @@ static bool warm_chunk(const struct snapshot *s, const struct area *a, uint32_t 
 	return madvise(a->staging + (uint64_t)c * SNAPSHOT_CHUNK, SNAPSHOT_CHUNK, MADV_POPULATE_WRITE) == 0;
 }
 
+/* Reading far memory costs training nothing, and the disk is slower than the bus: what is copied aside now is not
+ * there to be copied when the next update waits for it. */
+static void copy_if_far(struct snapshot *s, struct area *a, uint32_t c)
+{
+	if (!s->arith->is_far)
+		return;
+	snapshot_stage_chunk(s, a, c);
+	tell_moved(s);
+}
+
 /* The faults of new pages take several times as long as the copying. Until the next update there is mostly time for
- * them on this thread, for which training does not wait. Other processes take memory meanwhile, so the free memory is
- * checked again and again. */
+ * them on this thread, for which training does not wait, and for far memory there is time for the copying, too. Other
+ * processes take memory meanwhile, so the free memory is checked again and again. */
 static void warm_staging(struct snapshot *s)
 {
 	const uint64_t batch = (uint64_t)WARM_CHUNKS * SNAPSHOT_CHUNK;
@@ -249,6 +259,7 @@ static void warm_staging(struct snapshot *s)
 			if (!warm_chunk(s, &s->area[i], c))
 				return;
 			atomic_store(&s->area[i].n_warm, c + 1);
+			copy_if_far(s, &s->area[i], c);
 		}
 }
 

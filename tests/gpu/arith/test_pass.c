@@ -7,6 +7,8 @@
 #include <check.h>
 #include <math.h>
 #include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define WINDOWS 3
@@ -155,6 +157,56 @@ START_TEST(another_thread_may_read)
 }
 END_TEST
 
+#define READERS 12 /* more than can read at once */
+
+struct readers {
+	struct twin twin;
+	pthread_barrier_t begin;
+	_Atomic uint32_t next;
+	_Atomic unsigned wrong;
+};
+
+/* Its own piece of the parameters, which no other thread reads, again and again. */
+static void *read_piece(void *arg)
+{
+	struct readers *r = arg;
+	const uint64_t n = r->twin.rig.plan->param_bytes / READERS, at = n * atomic_fetch_add(&r->next, 1);
+	const unsigned char *want = (const unsigned char *)rig_data(&r->twin.rig, SEG_PARAMS, 0) + at;
+	unsigned char *is = malloc(n);
+	pthread_barrier_wait(&r->begin);
+	for (int i = 0; i < 20; i++) {
+		memset(is, 0, n);
+		if (r->twin.cuda->ops->read(r->twin.cuda, SEG_PARAMS, at, n, is) || memcmp(is, want, n) != 0)
+			atomic_fetch_add(&r->wrong, 1);
+	}
+	free(is);
+	return NULL;
+}
+
+/* As the workers do that copy aside what an update is about to change. */
+START_TEST(many_threads_may_read)
+{
+	struct rig_config c = rig_large();
+	struct readers r = { .next = 0 };
+	pthread_t reader[READERS];
+	twin_environment(0);
+	c.tensor[0].shape[0] = 60001;
+	twin_open(&r.twin, &c);
+	unsigned char *host = rig_data(&r.twin.rig, SEG_PARAMS, 0);
+	for (uint64_t i = 0; i < r.twin.rig.plan->param_bytes; i++)
+		host[i] = (unsigned char)rig_mix(i);
+	twin_give(&r.twin, SEG_PARAMS);
+	pthread_barrier_init(&r.begin, NULL, READERS);
+	for (int i = 0; i < READERS; i++)
+		ck_assert_int_eq(pthread_create(&reader[i], NULL, read_piece, &r), 0);
+	for (int i = 0; i < READERS; i++)
+		pthread_join(reader[i], NULL);
+	ck_assert_uint_eq(r.wrong, 0);
+	pthread_barrier_destroy(&r.begin);
+	twin_close(&r.twin);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *s = suite_create("cuda_pass");
@@ -165,6 +217,7 @@ int main(void)
 	tcase_add_test(t, a_slot_is_zeroed);
 	tcase_add_test(t, bytes_go_there_and_back);
 	tcase_add_test(t, another_thread_may_read);
+	tcase_add_test(t, many_threads_may_read);
 	suite_add_tcase(s, t);
 	return suite_run(s);
 }

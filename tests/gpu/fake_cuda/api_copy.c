@@ -8,6 +8,7 @@
 #include "graph.h"
 #include "host_memory.h"
 #include "memory.h"
+#include "options.h"
 #include "stream.h"
 
 /* One side of a copy, or of the first part of one. */
@@ -63,6 +64,8 @@ static cu_result queue_copy(struct stream *s, cu_memory to, find_fn *find_to, cu
 		return CUDA_ERROR_INVALID_HANDLE;
 	for (size_t part; n; to += part, from += part, n -= part) {
 		if (!find_to(to, n, &target) || !find_from(from, n, &source))
+			return CUDA_ERROR_INVALID_VALUE;
+		if (target.is_pageable && n > options()->pageable)
 			return CUDA_ERROR_INVALID_VALUE;
 		if (s->capture && (target.is_pageable || source.is_pageable))
 			return graph_break(s);

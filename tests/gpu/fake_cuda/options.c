@@ -76,6 +76,7 @@ __attribute__((constructor)) static void read_all(void)
 		set.machine = "";
 	set.n_devices = (unsigned)number_of("FAKE_CUDA_DEVICES", 2, MAX_DEVICES);
 	set.memory = number_of("FAKE_CUDA_MEMORY", (uint64_t)4 << 30, UINT64_MAX);
+	set.pageable = number_of("FAKE_CUDA_PAGEABLE", UINT64_MAX, UINT64_MAX);
 	set.persistence = number_of("FAKE_CUDA_PERSISTENCE", 0, 1);
 	set.nvml_init = (unsigned)number_of("FAKE_CUDA_NVML_INIT", 0, 999);
 	set.lost = (unsigned)number_of("FAKE_CUDA_NVML_LOST", MAX_DEVICES, MAX_DEVICES - 1);

@@ -15,6 +15,7 @@ struct options {
 	const char *machine; /* FAKE_CUDA_MACHINE: processes of one share devices */
 	unsigned n_devices;  /* FAKE_CUDA_DEVICES */
 	uint64_t memory;     /* FAKE_CUDA_MEMORY: bytes of each device */
+	uint64_t pageable;   /* FAKE_CUDA_PAGEABLE: bytes of one copy to memory of the host that is not pinned */
 	bool has_attribute[MAX_ATTRIBUTE + 1];
 	int attribute[MAX_ATTRIBUTE + 1]; /* FAKE_CUDA_ATTRIBUTES */
 	bool persistence;		  /* FAKE_CUDA_PERSISTENCE: persistence mode is on */

@@ -253,7 +253,7 @@ static uint64_t none(void)
 }
 
 /* The memory is overwritten as soon as it is protected, wherever the writer is. Each second time there is no memory for
- * copies: it waits for the writer. */
+ * copies: it waits for the writer. The last times the arenas are far. */
 START_TEST(protected_memory_may_be_written)
 {
 	struct rig_config c = rig_small();
@@ -270,6 +270,7 @@ START_TEST(protected_memory_may_be_written)
 	take_memory(&m);
 	ck_assert_int_eq(workers_new(&w, 2), ST_OK);
 	ck_assert_int_eq(arith_host_open(&arith, &m, "", w), ST_OK);
+	arith->is_far = _i >= 4;
 	ck_assert_int_eq(snapshot_new(&s, &m, arith, w, _i % 2 ? none : segment_memory_available), ST_OK);
 	static const enum segment_role roles[] = { SEG_STATE1, SEG_STATE0, SEG_PARAMS, SEG_MASTER, SEG_ACCUM1 };
 	for (int i = 0; i < 5; i++)
@@ -488,7 +489,7 @@ int main(void)
 	tcase_add_loop_test(c, training_goes_on_from_a_checkpoint_as_it_did, 0, 4);
 	tcase_add_test(c, a_window_is_saved_alone);
 	tcase_add_test(c, a_checkpoint_holds_the_state_of_its_command);
-	tcase_add_loop_test(c, protected_memory_may_be_written, 0, 5);
+	tcase_add_loop_test(c, protected_memory_may_be_written, 0, 8);
 	tcase_add_loop_test(c, damaged_files_are_refused, 0, 5);
 	tcase_add_loop_test(c, a_digest_is_of_its_ranges, 0, 2);
 	tcase_add_loop_test(c, another_model_is_refused, 0, 5);
