@@ -8,6 +8,8 @@ JOBS=${JOBS:-$(nproc)}
 # What is only sampled is drawn by the commit, so that each one tries others.
 GACC_SAMPLE=${GACC_SAMPLE:-$(git rev-parse --short=12 HEAD 2>/dev/null || echo none)}
 export JOBS GACC_SAMPLE
+# Seconds for each test, with its fixtures: one that hangs fails with all threads' stacks, and does not take its stage with it. Some have marks for more.
+export PYTEST_TIMEOUT=${PYTEST_TIMEOUT:-$((300 * ${SLOW:-1}))}
 started=$(date +%s)
 passed=0 failed=0 skipped=0 number=0 child=
 rm -rf "$logs"

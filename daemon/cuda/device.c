@@ -229,6 +229,7 @@ enum status cuda_wait(const struct cuda_device *d, uint64_t bytes)
 			 left_ms < NAP_MS ? (int)left_ms : NAP_MS) > 0) {
 			drain(d->wake);
 			eager = now_ns() + EAGER_NS; /* the call that woke us is on the stream, too, and has to end */
+			called = false;		     /* if that takes longer, the next one wakes us */
 		}
 	}
 }

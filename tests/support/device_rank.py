@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """A rank that trains with the Python package, for tests/system/test_device_slots.py:
 
-    device_rank.py WINDOWS [alters]
+    device_rank.py WINDOWS [alters] [copies] [streams]
 
 Its gradients are drawn by window, micro-batch and rank; slots and parameters are where the job has them, on the GPU of LOCAL_RANK if that is set.
 "window N" is written when window N is over and a line is awaited then; at the end the parameters, as hexadecimal digits. alters: in the middle of
-window 2 it writes to a parameter, for which it gives itself access."""
+window 2 it writes to a parameter, for which it gives itself access. copies: slots are on the host and gradients in memory of the device's own, from where
+they are copied behind a stream. streams: slots are on the device, and filled from there on a stream that push() is told. Both: pushes are asynchronous."""
 import ctypes
 import os
 import sys
@@ -38,18 +39,53 @@ def use(device):
     assert not driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), number) and not driver.cuCtxSetCurrent(context)
 
 
-def train(windows, alters=False):
-    if "LOCAL_RANK" in os.environ:
-        use(int(os.environ["LOCAL_RANK"]))
+class Source:
+    """Gradients in memory of the device, complete when a stream of their own has come so far: what torch has, without torch. For each slot another
+    memory: it stays as it is until the slot's push is answered."""
+    def __init__(self, session):
+        self.cuda, self.session, self.stream, self.memory = ctypes.CDLL("libcuda.so.1"), session, ctypes.c_void_p(), {}
+        assert not self.cuda.cuStreamCreate(ctypes.byref(self.stream), 1)
+
+    def memory_for(self, place, n):
+        """Pinned memory of the host, and as much of the device."""
+        at = getattr(place, "address", None) or place.ctypes.data
+        if at not in self.memory:
+            self.memory[at] = ctypes.c_void_p(), ctypes.c_uint64()
+            assert not self.cuda.cuMemHostAlloc(ctypes.byref(self.memory[at][0]), n, 1) and not self.cuda.cuMemAlloc_v2(ctypes.byref(self.memory[at][1]), n)
+        return self.memory[at]
+
+    def fill(self, gradients):
+        for name, value in gradients.items():
+            wire = gacc.dtypes.to_bf16(value) if TENSORS[name][0] == "bf16" else np.ascontiguousarray(value)
+            place, n = self.session.slot()[name], ctypes.c_size_t(wire.nbytes)
+            host, device = self.memory_for(place, n)
+            ctypes.memmove(host, wire.ctypes.data, wire.nbytes)
+            assert not self.cuda.cuMemcpyHtoDAsync_v2(device, host, n, self.stream)
+            if isinstance(place, gacc.device.DeviceArray):
+                assert not self.cuda.cuMemcpyDtoDAsync_v2(ctypes.c_uint64(place.address), device, n, self.stream)
+            else:
+                self.session.copy(name, device.value, self.stream.value)
+
+
+def train(windows, alters=False, copies=False, streams=False):
+    if "LOCAL_RANK" in os.environ or copies or streams:
+        use(int(os.environ.get("LOCAL_RANK", 0)))
     with gacc.attach() as session:
         session.register(TENSORS)
         session.upload({name: gradient(10 ** 6, 0, name, shape) for name, (_, shape) in TENSORS.items()})
+        assert not copies or session.use_gpu()
+        source = Source(session) if copies or streams else None
         while session.window < windows:
             for micro in session.missing:
                 if alters and session.window == 2 and micro == 1:
                     alter(session.parameters["b"])
-                session.fill({name: gradient(session.window, micro, name, shape, session.rank) for name, (_, shape) in TENSORS.items()})
-                session.push(weight=1.0 + micro)
+                given = {name: gradient(session.window, micro, name, shape, session.rank) for name, (_, shape) in TENSORS.items()}
+                if source:
+                    source.fill(given)
+                    session.push(weight=1.0 + micro, asynchronous=True, stream=source.stream.value if streams else None)
+                else:
+                    session.fill(given)
+                    session.push(weight=1.0 + micro)
             step = session.wait()
             print("window", step.window, flush=True)
             sys.stdin.readline()
@@ -95,4 +131,4 @@ def refusals():
 if sys.argv[1] == "refusals":
     refusals()
 else:
-    train(int(sys.argv[1]), "alters" in sys.argv)
+    train(int(sys.argv[1]), **{what: what in sys.argv for what in ("alters", "copies", "streams")})

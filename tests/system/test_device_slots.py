@@ -106,17 +106,21 @@ def test_who_is_elsewhere_is_told():
         assert run_next(d, job, imports=True, FAKE_DEVICE="1") == expected()
 
 
-def rank_in_python(d, job, *what):
+def rank_in_python(d, job, *what, **rig):
     """tests/support/device_rank.py"""
     return subprocess.Popen([sys.executable, ROOT / "tests/support/device_rank.py", *map(str, what)], text=True, **PIPES,
-                            env={**os.environ, **rig_environment(d.dir.name), **PACKAGE, "GACC_ENDPOINT": d.endpoint,
+                            env={**os.environ, **rig_environment(d.dir.name, **rig), **PACKAGE, "GACC_ENDPOINT": d.endpoint,
                                             "GACC_JOB_ID": str(job), "RANK": "0", "WORLD_SIZE": "1"})
 
 
-def trained_in_python(windows, after=lambda d, job, window: None, **spec):
+def nobody(d, job, window):
+    pass
+
+
+def trained_in_python(windows, after=nobody, how=(), rig=None, **spec):
     with machine() as d:
         job = d.submit({"ranks": 1, "micro_size": 3, "optimizer": OPTIMIZERS["adamw"], "clip_norm": 1.0, "device": "cuda", **spec})
-        rank = rank_in_python(d, job, windows)
+        rank = rank_in_python(d, job, windows, *how, **(rig or {}))
         try:
             for window in range(windows):
                 line = rank.stdout.readline()

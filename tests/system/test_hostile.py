@@ -111,7 +111,7 @@ def test_a_hostile_client_costs_its_user_alone(stage, kind):
     sent, closed, said = client.communicate()[0].split(maxsplit=2)
     assert client.returncode == 0
     assert sanitized() or most < stage.quiet + most_mib * MIB, f"{most / MIB:.0f} MiB, {stage.quiet / MIB:.0f} at rest"
-    assert stage.steps > before + 1 and slowest < STEP_S, (stage.steps - before, slowest)
+    assert stage.steps > before and slowest < STEP_S, (stage.steps - before, slowest)
     assert len(d.log()) - logged < 20000
     if why:
         assert int(closed) > 0 and re.search(why, said), (sent, closed, said)

@@ -23,6 +23,8 @@ from .errors import GaccError
 PINNED, DESCRIPTOR, ON_DEVICE, RECOMMENDED = 1, 1, 1, 1  # cuda.h: of a CUmemAllocationProp, and of what is asked about it
 READ, READ_WRITE = 1, 3  # CU_MEM_ACCESS_FLAGS_PROT_..
 MAY_RDMA = 110  # CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED
+WRITES_WORDS = 122  # CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS
+PORTABLE_AND_MAPPED = 3  # CU_MEMHOSTREGISTER_PORTABLE, _DEVICEMAP
 OUT_OF_MEMORY = 2
 
 
@@ -54,7 +56,8 @@ class Driver:
         self._call("cuInit", 0)
         self._context = ctypes.c_void_p()
         self._call("cuCtxGetCurrent", ctypes.byref(self._context))
-        self._device, self._pid, self._stream = ctypes.c_int(), os.getpid(), ctypes.c_void_p()
+        self._device, self._pid = ctypes.c_int(), os.getpid()
+        self._stream, self._event = ctypes.c_void_p(), ctypes.c_void_p()
         self._is_retained = not self._context
         if self._is_retained:
             self._call("cuDeviceGet", ctypes.byref(self._device), 0)
@@ -63,15 +66,21 @@ class Driver:
             self._call("cuCtxGetDevice", ctypes.byref(self._device))
             uuid = (ctypes.c_ubyte * 16)()
             self._call("cuDeviceGetUuid_v2", uuid, self._device)
-            may_rdma = ctypes.c_int()
-            self._call("cuDeviceGetAttribute", ctypes.byref(may_rdma), MAY_RDMA, self._device)
+            may_rdma = self._attribute(MAY_RDMA)
+            self.writes_words = bool(self._attribute(WRITES_WORDS))
+            self._call("cuEventCreate", ctypes.byref(self._event), 2)  # without times
             self._call("cuStreamCreate", ctypes.byref(self._stream), 1)  # which no other stream waits for
             self._location = _Location(ON_DEVICE, self._device)
-            made_so, grain = _Allocation(PINNED, DESCRIPTOR, self._location, None, 0, bool(may_rdma.value)), _size()
+            made_so, grain = _Allocation(PINNED, DESCRIPTOR, self._location, None, 0, bool(may_rdma)), _size()
             self._call("cuMemGetAllocationGranularity", ctypes.byref(grain), ctypes.byref(made_so), RECOMMENDED)
             self._grain = grain.value
         digits = bytes(uuid).hex()
         self.gpu = "GPU-" + "-".join(digits[a:b] for a, b in ((0, 8), (8, 12), (12, 16), (16, 20), (20, 32)))
+
+    def _attribute(self, number: int) -> int:
+        value = ctypes.c_int()
+        self._call("cuDeviceGetAttribute", ctypes.byref(value), number, self._device)
+        return value.value
 
     def _call(self, name: str, *arguments: Any) -> None:
         code = getattr(self._library, name)(*arguments)
@@ -133,8 +142,46 @@ class Driver:
             return
         with contextlib.suppress(GaccError), self.current():
             self._call("cuStreamDestroy_v2", self._stream)
+            self._call("cuEventDestroy_v2", self._event)
         if self._is_retained:
             self._library.cuDevicePrimaryCtxRelease_v2(self._device)
+
+    # ---- our stream: what gradients take on their way to slots; in the context ----
+
+    @property
+    def stream(self) -> int:
+        """Its handle, as torch.cuda.ExternalStream takes it."""
+        return int(self._stream.value or 0)
+
+    def follow(self, stream: int) -> None:
+        """What comes on our stream from now on is behind all that is on that one now."""
+        capture = ctypes.c_int()
+        self._call("cuStreamIsCapturing", ctypes.c_void_p(stream), ctypes.byref(capture))
+        if capture.value:
+            raise GaccError("the stream is being captured into a graph", reason="NOT_SUPPORTED", hint="copy and push outside of the capture")
+        self._call("cuEventRecord", self._event, ctypes.c_void_p(stream))
+        self._call("cuStreamWaitEvent", self._stream, self._event, 0)
+
+    def bring(self, to: int, source: int, n: int) -> None:
+        """A copy to pinned memory of the host. Nobody waits for it."""
+        self._call("cuMemcpyDtoHAsync_v2", ctypes.c_void_p(to), _word(source), _size(n), self._stream)
+
+    def write(self, at: int, value: int) -> None:
+        """A word, when all that is on our stream now has been done and can be seen."""
+        self._call("cuStreamWriteValue64_v2", self._stream, _word(at), _word(value), 0)
+
+    def finish(self) -> None:
+        self._call("cuStreamSynchronize", self._stream)
+
+    def pin(self, at: int, length: int) -> int:
+        """Where the device sees these pages."""
+        there = _word()
+        self._call("cuMemHostRegister_v2", ctypes.c_void_p(at), _size(length), PORTABLE_AND_MAPPED)
+        self._call("cuMemHostGetDevicePointer_v2", ctypes.byref(there), ctypes.c_void_p(at), 0)
+        return there.value
+
+    def unpin(self, at: int) -> None:
+        self._call("cuMemHostUnregister", ctypes.c_void_p(at))
 
     def _copy(self, name: str, to: Any, source: Any, n: int) -> None:
         """Behind all that was queued in the context, whose streams we do not know."""

@@ -13,6 +13,7 @@ from typing import Any, Callable, Optional
 from .channel import Channel, Patience
 from .device import Driver
 from .errors import GaccError
+from .gpu_slots import PinnedSlots, Words
 from .mailbox import Mailbox
 from .memory import Memory
 from .version import __version__
@@ -166,6 +167,24 @@ class Link:
             self.mailbox = Mailbox(bells, self.attached.job_id, self.rank, self.attached.generation, self.memory.lifeline)
         except (GaccError, OSError) as e:
             log.warning("rank %d: pushes go by RPC, the mailbox is not in order: %s", self.rank, e)
+            return
+        driver = self.memory.pinned.driver if self.memory.pinned else self.memory.driver
+        if driver and driver.writes_words:
+            self.mailbox.words = Words(driver, self.mailbox.address)
+
+    def use_gpu(self, timeout: float) -> bool:
+        """Slots in the host's memory are pinned from now on, and gaccd knows that a device writes there. False: there are none, or they are on a device."""
+        if self.inlined or self.memory.driver:
+            return False
+        if not self.memory.pinned:
+            self.memory.pinned = PinnedSlots(Driver())
+            try:
+                self.run("map", lambda _: self._map_once(), timeout)
+            except BaseException:
+                self.memory.leave()
+                self.memory.pinned = None
+                raise
+        return True
 
     def _watch(self) -> None:
         """The lifeline of a session without an attach socket: a stream that is open for as long as this process lives."""
@@ -191,6 +210,7 @@ class Link:
         if os.getpid() != self.channel.pid:
             return
         self._drop_mailbox()
+        self.memory.leave()
         self.memory.close()
         if self._lifeline:
             self._lifeline.cancel()

@@ -5,6 +5,7 @@ A fast path and nothing else. Whatever is not OK here, or takes too long, is rep
 """
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 import select
@@ -15,6 +16,7 @@ import zlib
 from typing import NamedTuple, Optional
 
 from .errors import GaccError
+from .gpu_slots import Words
 from .memory import ANSWER as ANSWER_BELL
 from .memory import MAILBOX, SUBMIT
 
@@ -69,6 +71,7 @@ class Mailbox:
     def __init__(self, bells: dict[int, int], job: int, rank: int, generation: int, lifeline: socket.socket):
         """Takes the descriptors, {kind: descriptor}. GaccError if it is not in order, or another session's."""
         self._submit, self._waits = bells.get(SUBMIT, -1), None
+        self.words: Optional[Words] = None  # if a device writes them
         try:
             if len(bells) < 3:
                 raise GaccError("the mailbox lacks descriptors", reason="MALFORMED")
@@ -116,7 +119,7 @@ class Mailbox:
         return self._bytes[40:44] != b"\0\0\0\0"
 
     def _publish(self, kind: int, window: int, micro: int = 0, slot: int = 0, weight: float = 0.0, loss: float = 0.0, data_key: int = 0,
-                 loss_scale: float = 0.0, present: bytes = b"", lr: float = 0.0, flags: int = 0) -> int:
+                 loss_scale: float = 0.0, present: bytes = b"", lr: float = 0.0, flags: int = 0, ready: tuple[int, int] = (0, 0)) -> int:
         """Fills a free cell and rings. What was stored before the system call is seen by the engine that it wakes."""
         cell = self._open.index(0)
         self._seq += 1
@@ -124,7 +127,7 @@ class Mailbox:
             at = PRESENT + cell * self._stride
             self._bytes[at:at + len(present)] = present
         head = SEQ.pack(self._seq)
-        body = BODY.pack(kind, flags, window, micro, slot, weight, loss, data_key, loss_scale, len(present), zlib.crc32(present), 0, 0, 0, lr)
+        body = BODY.pack(kind, flags, window, micro, slot, weight, loss, data_key, loss_scale, len(present), zlib.crc32(present), ready[0], 0, ready[1], lr)
         at = REQUEST + 128 * cell
         self._open[cell] = self._seq
         self._bytes[at + 8:at + 128] = body + CHECK.pack(zlib.crc32(body, zlib.crc32(head)))
@@ -156,11 +159,11 @@ class Mailbox:
             self._gone = any(fd == self._lifeline for fd, _ in self._waits.poll(left))
 
     def send(self, window: int, micro: int, slot: int, weight: float, loss: float, data_key: int, loss_scale: float, present: bytes, lr: float,
-             zero_after: bool) -> Optional[int]:
-        """One push into a cell, whose number is for answer_to(). None: by RPC."""
+             zero_after: bool, ready: Optional[tuple[int, int]] = None) -> Optional[int]:
+        """One push into a cell, whose number is for answer_to(). None: by RPC. `ready`: the slot is full when this word has this value."""
         if len(present) > self._stride or not self.usable():
             return None
-        return self._publish(PUSH, window, micro, slot, weight, loss, data_key, loss_scale, present, lr, ZERO_AFTER if zero_after else 0)
+        return self._publish(PUSH, window, micro, slot, weight, loss, data_key, loss_scale, present, lr, ZERO_AFTER if zero_after else 0, ready or (0, 0))
 
     def answer_to(self, cell: int, timeout: float) -> Optional[Answer]:
         """Status 0: the push counts. Else, and with None, repeat it by RPC, which tells why."""
@@ -189,7 +192,14 @@ class Mailbox:
         """gaccd's end of the attach socket has closed: attach anew."""
         return self._gone
 
+    @property
+    def address(self) -> int:
+        return ctypes.addressof(ctypes.c_char.from_buffer(self._bytes))
+
     def close(self) -> None:
+        if self.words:
+            self.words.close()
+            self.words = None
         if self._submit >= 0:
             os.close(self._submit)
             self._submit = -1

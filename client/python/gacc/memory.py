@@ -19,6 +19,7 @@ import numpy as np
 from .device import DeviceMapping, Driver
 from .dtypes import Array
 from .errors import GaccError
+from .gpu_slots import PinnedSlots, Words, full
 from .messages import types
 
 SLOT, PARAMETERS, STATUS, REDUCED, MAILBOX, SUBMIT, ANSWER = range(1, 8)  # gacc.v1.SegmentKind
@@ -35,8 +36,9 @@ def _fail(reason: str, what: str, code: str = "") -> GaccError:
     return GaccError(f"attach socket: {what}", reason=reason, code=code)
 
 
-def ask(path: str, session: Any, wants_mailbox: bool, gpu: str = "") -> tuple[socket.socket, Any, list[int]]:
-    """(the connection, MapResponse, descriptors). The connection is the session's lifeline. `gpu`: this process uses that device's memory."""
+def ask(path: str, session: Any, wants_mailbox: bool, device: bool = False, gpu: str = "") -> tuple[socket.socket, Any, list[int]]:
+    """(the connection, MapResponse, descriptors). The connection is the session's lifeline. `device`: a device writes to the slots; `gpu`: they are
+    in its memory."""
     known = types()
     fds: list[int] = []
     lifeline = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -44,7 +46,7 @@ def ask(path: str, session: Any, wants_mailbox: bool, gpu: str = "") -> tuple[so
         lifeline.settimeout(ANSWER_S)
         try:
             lifeline.connect(path)
-            lifeline.send(known.MapRequest(version=1, session=session, wants_mailbox=wants_mailbox, device=bool(gpu), gpu=gpu).SerializeToString())
+            lifeline.send(known.MapRequest(version=1, session=session, wants_mailbox=wants_mailbox, device=device, gpu=gpu).SerializeToString())
             packet, fds, flags, _ = socket.recv_fds(lifeline, PACKET, FDS, socket.MSG_CMSG_CLOEXEC)
         except PermissionError as e:
             raise _fail("PERMISSION_DENIED", f"{path}: {e.strerror}") from None
@@ -76,9 +78,15 @@ class Mapping:
         if not length or stat.st_size < length or offset > length:
             raise _fail("SEGMENT_CORRUPT", "a segment is not as large as announced")
         self._identity, self._shape = (stat.st_dev, stat.st_ino), (length, offset, writable)
+        self._length = length
         self._prot = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
         whole = np.frombuffer(mmap.mmap(fd, length, mmap.MAP_SHARED, self._prot), np.uint8)
         self._address, self.data = whole.ctypes.data, whole[offset:]
+
+    @property
+    def pages(self) -> tuple[int, int]:
+        """(address, bytes) of all of it."""
+        return self._address, self._length
 
     def follow(self, fd: int, length: int, offset: int, writable: bool) -> None:
         """Other memory comes into the place of this one. What the trainer has written to a slot moves along: a push of it may have to be
@@ -103,19 +111,25 @@ class Memory:
     def __init__(self) -> None:
         self.segments: dict[tuple[int, int], Any] = {}  # Mapping, DeviceMapping
         self.driver: Optional[Driver] = None  # of a job whose slots are on a device
+        self.pinned: Optional[PinnedSlots] = None  # of one whose slots are not, and whose gradients are
         self.lifeline: Optional[socket.socket] = None
         self.ends = select.poll()  # has something to say when the lifeline has ended
 
     def map(self, path: str, session: Any, wants_mailbox: bool) -> dict[int, int]:
         """Maps, or after a restart maps anew. Returns the descriptors of a mailbox, which the caller owns: {kind: descriptor}, or {}."""
-        lifeline, answer, fds = ask(path, session, wants_mailbox, self.driver.gpu if self.driver else "")
+        has_device = bool(self.driver or self.pinned)
+        lifeline, answer, fds = ask(path, session, wants_mailbox, has_device, self.driver.gpu if self.driver else "")
         bells: dict[int, int] = {}
         try:
+            if self.pinned:
+                self.pinned.leave()
             for segment, fd in zip(answer.segments, fds):
                 if segment.kind in (MAILBOX, SUBMIT, ANSWER):
                     bells[segment.kind] = fd
                 elif segment.kind in (SLOT, PARAMETERS, STATUS, REDUCED):  # a later gaccd may have more
                     self._take(segment, fd)
+            if self.pinned:
+                self.pinned.take({index: s.pages for (kind, index), s in self.segments.items() if kind == SLOT})
         except BaseException:
             lifeline.close()
             for fd in fds:
@@ -173,17 +187,36 @@ class Memory:
         yield piece
         data[...] = piece
 
-    def settle(self) -> None:
-        """What a device has been told to write to slots is there."""
-        if self.driver:
-            self.driver.settle()
+    def full(self, slot: int, stream: Optional[int], words: Optional[Words]) -> Optional[tuple[int, int]]:
+        """Of a slot that is pushed now: the ready word and the value that say when it is full, or None: it is. `stream`: what was written to it by a
+        device is on this stream; None: of memory on a device, anywhere in the context."""
+        if self.pinned:
+            return self.pinned.full(slot, stream, words)
+        if not self.driver:
+            return None
+        if stream is not None:
+            return full(self.driver, slot, stream, words)
+        self.driver.settle()
+        return None
+
+    def finish(self) -> None:
+        """What was to be in slots when their ready words came is there."""
+        if self.pinned:
+            self.pinned.finish()
+        elif self.driver:
+            with self.driver.current():
+                self.driver.finish()
 
     def is_quiet(self) -> bool:
         """A device that writes to slots has done all that it was told."""
-        if not self.driver:
+        if not (self.driver or self.pinned):
             return False
         try:
-            self.driver.settle()
+            if self.pinned:
+                self.pinned.finish()
+            else:
+                assert self.driver
+                self.driver.settle()
         except GaccError:  # the context has failed: gaccd gives these slots to nobody else
             return False
         return True
@@ -192,6 +225,12 @@ class Memory:
         if (kind, index) not in self.segments:
             raise GaccError("this session has no such memory", reason="BAD_SLOT" if kind == SLOT else "NOT_SUPPORTED")
         return self.segments[kind, index].data
+
+    def leave(self) -> None:
+        """No device writes here any more. Of a context that has failed there is nothing to take back."""
+        if self.pinned:
+            with contextlib.suppress(GaccError):
+                self.pinned.leave()
 
     def close(self) -> None:
         """The lifeline alone: arrays of the caller may still show the memory, which goes with the last of them."""

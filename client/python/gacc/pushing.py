@@ -53,7 +53,7 @@ class Pushing:
 
     def push(self, weight: float = 1.0, loss: float = 0.0, lr: float = 0.0, micro: Optional[int] = None, *, slot: Optional[int] = None,
              present: Optional[Iterable[str]] = None, data_key: int = 0, zero_after: bool = False, asynchronous: bool = False,
-             timeout: Optional[float] = None) -> Pushed:
+             stream: Optional[int] = None, timeout: Optional[float] = None) -> Pushed:
         """One micro-batch, whose gradients are in the slot. Returns when it is counted, which may take until slower ranks have pushed theirs.
 
         weight      samples or tokens that the loss was averaged over; > 0
@@ -64,6 +64,8 @@ class Pushing:
         zero_after  the daemon zeroes the slot when it has added it
         asynchronous    returns at once, with the result "sent", where there is a mailbox and another slot to fill meanwhile. The next push(), wait(),
                         flush() or detach() waits for its answer, and raises what it was refused for
+        stream      of CUDA, its handle: what a GPU writes to the slot is ordered on it before this call. Then nothing waits for the GPU, but for the
+                    daemon. Copies by copy() need no stream. None: with slots on a device, all that the context has to do is waited for
         """
         self._may_push()
         end = None if timeout is None else time.monotonic() + timeout
@@ -79,10 +81,10 @@ class Pushing:
         fields: dict[str, Any] = {"window": window, "micro": micro, "slot": number, "weight": float(weight), "loss": float(loss), "lr": float(lr),
                                   "data_key": data_key & (1 << 64) - 1, "loss_scale": self._loss_scale, "zero_after": zero_after,
                                   "present": b"" if present is None else self._layout.present(present)}
-        self._link.memory.settle()
-        before, self._unknown = self._unknown, number
         box = None if self._link.hung_up() else self._link.usable_mailbox()
-        cell = box.send(**fields) if box else None
+        ready = self._link.memory.full(number, stream, box.words if box and box.usable() else None)
+        before, self._unknown = self._unknown, number
+        cell = box.send(**fields, ready=ready) if box else None
         if box is None or cell is None:
             return self._finish(fields, before, lambda s: None, timeout)
         if asynchronous and self._layout.slots > 1 and not self._layout.keeps_slot:
@@ -142,6 +144,7 @@ class Pushing:
 
     def _by_rpc(self, fields: dict[str, Any], timeout: Optional[float]) -> Pushed:
         what = f"push of micro-batch {fields['micro']} of window {fields['window']}"
+        self._link.memory.finish()  # RPC knows no ready words
         if self._link.inlined:
             answer = self._link.run(what, lambda s: inline.push(self._link, fields, s), timeout)
         else:

@@ -24,6 +24,7 @@ from typing import Any, Iterable, Mapping, Optional, Sequence, Union
 from . import inline
 from .dtypes import Array, as_wire
 from .errors import LATE, GaccError
+from .gpu_slots import PinnedSlots
 from .layout import Layout, TensorSet, tensors_of
 from .link import Link
 from .memory import PARAMETERS, REDUCED, SLOT
@@ -232,7 +233,7 @@ class Session(Pushing, Own):
         """A gradient buffer: name -> writable array in the tensor's shape; bf16 as its bits (uint16), tied tensors once. None: the one that the
         next push will use. It has old bytes: fill all of it, or say `present` to push(). Yours until it is pushed, and again when push() has
         returned. After a push that was interrupted, whose slot may still be read, None is the other one. The arrays stay valid.
-        Of a job with slots_on: device they are DeviceArray (gacc/device.py), and push() waits for all that the context has to do."""
+        Of a job with slots_on: device they are DeviceArray (gacc/device.py)."""
         self._check_open()
         if i is None and self._unknown == self._slot:
             self._slot, self._unknown = (self._slot + 1) % self._layout.slots, None
@@ -273,6 +274,40 @@ class Session(Pushing, Own):
                 raise GaccError(f"fill: the gradient of {name!r} has {a.size} elements, not {views[name].size}", reason="INVALID_ARGUMENT")
             views[name][...] = a.reshape(views[name].shape)
         return touched
+
+    # ---- gradients on a GPU, slots in the host's memory ----
+
+    def use_gpu(self, timeout: Optional[float] = SETUP_S) -> bool:
+        """After register(): gradients are on the GPU of the current context (torch.cuda.init(), cupy; else the first device's primary one), and copy() will
+        bring them. The slots are pinned. False: nothing was done, as the slots are on a device (slots_on: device), or gaccd is on another machine."""
+        self._check_open()
+        _ = self._layout
+        return self._link.use_gpu(timeout or SETUP_S)
+
+    @property
+    def gpu_stream(self) -> int:
+        """The stream of the copies that copy() makes."""
+        return self._pinned.driver.stream
+
+    def copy(self, name: str, source: int, stream: int = 0, i: Optional[int] = None) -> None:
+        """A gradient from the GPU to its place in a slot (None: that of the next push), behind what is on `stream` now. Returns at once; push() waits
+        neither, the daemon does. `source`: its address on the device, contiguous, of the slot's type. It must stay as it is until gpu_stream has come so
+        far, and nothing else may write to that tensor of the slot before finish_copies()."""
+        slots, place = self._pinned, self.slot(i)[name]
+        number = self._slot if i is None else i
+        slots.copy(number, place.ctypes.data, source, place.nbytes, stream)
+
+    def finish_copies(self) -> None:
+        """All that copy() was told is in the slots."""
+        self._check_open()
+        self._link.memory.finish()
+
+    @property
+    def _pinned(self) -> PinnedSlots:
+        self._check_open()
+        if not self._link.memory.pinned:
+            raise GaccError("the slots are not pinned", reason="NOT_READY", hint="call use_gpu()")
+        return self._link.memory.pinned
 
     # ---- a window ----
 

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The way between a model and the daemon's memory: hooks copy each gradient into the slot as backward produces it, and fetch() copies the new
-parameters back.
+parameters back. From a GPU to slots in the host's memory they are copied on a stream of the session's, and nobody waits for that (gpu_slots.py).
 
 Gradients are no views of the slot, because zero_grad() would drop them. Parameters are views of the daemon's only on request (views.py).
 """
 from __future__ import annotations
 
+import logging
 import sys
 import warnings
 import weakref
@@ -18,6 +19,8 @@ from torch.autograd import Variable, graph
 from ..device import DeviceArray
 from ..errors import GaccError
 from .views import ViewParameter, check_viewable, release, show
+
+log = logging.getLogger("gacc")
 
 DTYPES = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
 _BACKWARD = getattr(getattr(graph, "_engine_run_backward", None), "__code__", None)  # of every call of the autograd engine
@@ -89,10 +92,24 @@ class Gradients:
         self._views: Optional[list[torch.Tensor]] = None  # of the slot that the next push uses
         parameters = session.parameters
         self.values = [tensor_of(parameters[n], p.dtype) for n, p in zip(names, params)]
+        self._gpus = {p.device for p in params if p.is_cuda}
+        self.is_pinned = self._pin()
         me = weakref.ref(self)
         self.handles: list[Any] = [p.register_post_accumulate_grad_hook(_hook(me, i)) for i, p in enumerate(params)]
         for p in params:
             p.grad = None
+
+    def _pin(self) -> bool:
+        """Of a model on one GPU."""
+        if len(self._gpus) != 1:
+            return False
+        try:
+            with torch.cuda.device(*self._gpus):
+                torch.cuda.current_stream().synchronize()  # whose context is this thread's now
+                return bool(self.session.use_gpu())
+        except GaccError as e:
+            log.warning("rank %d: gradients are copied one by one, as the slots cannot be pinned: %s", self.session.rank, e)
+            return False
 
     # ---- backward ----
 
@@ -110,7 +127,10 @@ class Gradients:
             grad = grad.detach()
         self._enter()
         view = self.views()[i]
-        if i in self.touched:
+        if self.is_pinned and grad.is_cuda and i not in self.touched:
+            self._bring(i, grad)
+        elif i in self.touched:
+            self.finish_copies()
             view.add_(grad.to(view.device), alpha=self.scale)
         elif self.scale == 1.0:
             view.copy_(grad)
@@ -119,6 +139,22 @@ class Gradients:
         else:
             view.copy_(grad * self.scale)
         self.touched.add(i)
+
+    def _bring(self, i: int, grad: torch.Tensor) -> None:
+        """Behind what made the gradient, whose memory torch keeps until the copy is made."""
+        source = (grad if self.scale == 1.0 else grad * self.scale).contiguous()
+        self.session.copy(self.names[i], source.data_ptr(), torch.cuda.current_stream(source.device).cuda_stream)
+        source.record_stream(torch.cuda.ExternalStream(self.session.gpu_stream, source.device))
+
+    def finish_copies(self) -> None:
+        if self.is_pinned:
+            self.session.finish_copies()
+
+    def stream(self) -> Optional[int]:
+        """On which all gradients of this micro-batch are complete, after backward(); None: they are now, or the session's copies say when."""
+        if self.is_pinned or len(self._gpus) != 1:
+            return None
+        return int(torch.cuda.current_stream(*self._gpus).cuda_stream)
 
     def _enter(self) -> None:
         task = torch._C._current_graph_task_id()
@@ -146,6 +182,7 @@ class Gradients:
         return self._views
 
     def zero(self, indices: Sequence[int]) -> None:
+        self.finish_copies()
         for i in indices:
             self.views()[i].zero_()
 
