@@ -50,12 +50,12 @@ static void setup(void)
 {
 	calls = questions = shown = 0;
 	then = CUDA_SUCCESS;
-	d = (struct cuda_device){ .cu = { .cuStreamQuery = query,
-					  .cuLaunchHostFunc = call_at_once,
-					  .cuGetErrorName = name_of },
-				  .wake = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC),
-				  .patience_ns = 60 * SECOND,
-				  .at_work = show };
+	d = (struct cuda_device){
+		.cu = { .cuStreamQuery = query, .cuLaunchHostFunc = call_at_once, .cuGetErrorName = name_of },
+		.wake = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC),
+		.patience_ns = 60 * SECOND,
+		.at_work = show
+	};
 }
 
 static void teardown(void)
