@@ -22,9 +22,10 @@ struct lane {
 };
 
 struct cuda_lanes {
-	pthread_mutex_t lock; /* for `taken` */
-	pthread_cond_t left;
-	void *pinned; /* that of all */
+	pthread_mutex_t lock; /* for the rest but `pinned` */
+	pthread_cond_t left;  /* or taken by another one */
+	uint64_t came, went;  /* threads that asked for a lane, and that got one: in their order */
+	void *pinned;	      /* that of all */
 	struct lane lane[LANES];
 };
 
@@ -59,18 +60,27 @@ static enum status lanes_new(const struct cuda_device *d, struct cuda_lanes **ou
 	return st;
 }
 
-/* Waits until one is free. */
+static struct lane *lane_free(struct cuda_lanes *l)
+{
+	for (int i = 0; i < LANES; i++)
+		if (!l->lane[i].taken)
+			return &l->lane[i];
+	return NULL;
+}
+
+/* Waits until one is free. Who came first gets the first one: the main thread must not wait while others take theirs
+ * again and again. */
 static struct lane *lane_take(struct cuda_lanes *l)
 {
 	struct lane *found = NULL;
 	pthread_mutex_lock(&l->lock);
-	while (!found) {
-		for (int i = 0; i < LANES && !found; i++)
-			found = l->lane[i].taken ? NULL : &l->lane[i];
-		if (!found)
-			pthread_cond_wait(&l->left, &l->lock);
-	}
+	const uint64_t mine = l->came++;
+	while (l->went != mine || !(found = lane_free(l)))
+		pthread_cond_wait(&l->left, &l->lock);
 	found->taken = true;
+	l->went++;
+	if (l->went != l->came)
+		pthread_cond_broadcast(&l->left);
 	pthread_mutex_unlock(&l->lock);
 	return found;
 }
@@ -79,7 +89,8 @@ static void lane_leave(struct cuda_lanes *l, struct lane *lane)
 {
 	pthread_mutex_lock(&l->lock);
 	lane->taken = false;
-	pthread_cond_signal(&l->left);
+	if (l->went != l->came)
+		pthread_cond_broadcast(&l->left);
 	pthread_mutex_unlock(&l->lock);
 }
 

@@ -106,9 +106,9 @@ def test_who_is_elsewhere_is_told():
         assert run_next(d, job, imports=True, FAKE_DEVICE="1") == expected()
 
 
-def rank_in_python(d, job, *what, **rig):
-    """tests/support/device_rank.py"""
-    return subprocess.Popen([sys.executable, ROOT / "tests/support/device_rank.py", *map(str, what)], text=True, **PIPES,
+def rank_in_python(d, job, *what, program="device_rank.py", **rig):
+    """A program of tests/support."""
+    return subprocess.Popen([sys.executable, ROOT / "tests/support" / program, *map(str, what)], text=True, **PIPES,
                             env={**os.environ, **rig_environment(d.dir.name, **rig), **PACKAGE, "GACC_ENDPOINT": d.endpoint,
                                             "GACC_JOB_ID": str(job), "RANK": "0", "WORLD_SIZE": "1"})
 

@@ -10,6 +10,8 @@ import pytest
 from batches import OPTIMIZERS
 from test_device_slots import machine, nobody, rank_in_python, restart, trained_in_python
 
+SGD = {"type": "sgd", "lr": 1.0}
+
 LATE_US = 3000  # before each copy of a stream
 NO_WORDS = "122=0"  # the device's streams cannot write words
 HOW = [("host", "copies", {}), ("host", "copies", {"attributes": NO_WORDS}), ("device", "streams", {}), ("device", "streams", {"attributes": NO_WORDS})]
@@ -57,3 +59,55 @@ def test_who_dies_with_a_copy_queued():
         assert second.returncode == 0, err
         assert len(d.events("SlotsReplaced")) == 1
     assert out.splitlines()[-1] == trained_in_python(2, slots_on="host").splitlines()[-1]
+
+
+def run_case(case, after=nobody, **rig):
+    """tests/support/gpu_cases.py: what it prints at the end, of a job whose step subtracts the gradient."""
+    with machine(allow=["RankLost"]) as d:
+        job = d.submit({"ranks": 1, "micro_size": 1, "optimizer": SGD})
+        rank = rank_in_python(d, job, case, program="gpu_cases.py", **{"delay": 100_000, **rig})
+        try:
+            if after is not nobody:
+                assert rank.stdout.readline() == "restart\n", rank.communicate(timeout=60)[1]
+                after(d)
+                rank.stdin.write("\n")
+                rank.stdin.flush()
+            out, err = rank.communicate(timeout=120)
+        finally:
+            rank.kill()
+            rank.wait()
+        assert rank.returncode == 0, err
+        return out.splitlines()[-1]
+
+
+@pytest.mark.parametrize("case", ["a_copy", "a_push_from_a_stream_that_is_captured", "a_push_that_cannot_be_written", "a_copy_that_has_been_waited_for",
+                                  "what_cannot_be"])
+def test_copies_are_waited_for_by_the_push_that_counts(case):
+    """Also if another one has failed before it: the slot has other numbers until the copy is made."""
+    assert run_case(case) == "{-1.0}"
+
+
+def test_what_the_callers_streams_write_is_waited_for_when_slots_are_exchanged():
+    """Before the old memory goes: a copy on a stream that no push has named yet reaches the new one."""
+    assert run_case("a_stream_of_the_caller_when_slots_are_exchanged", restart) == "{-1.0}"
+
+
+def test_what_the_callers_streams_write_is_waited_for_at_the_end():
+    """gaccd is told that the device is quiet, and it is."""
+    assert run_case("a_stream_of_the_caller_at_the_end") == "done"
+
+
+def test_pages_that_cannot_be_pinned():
+    """All is as before, with the mailbox, and what was pinned of it is not any more."""
+    assert run_case("pages_that_cannot_be_pinned", fail="cuMemHostRegister:2:2") == "{-1.0}"
+    assert run_case("pages_that_cannot_be_pinned", fail="cuMemHostGetDevicePointer:2:2") == "{-1.0}"
+
+
+def test_words_that_cannot_be_written():
+    """The mailbox is there, and pushes wait."""
+    assert run_case("a_copy", fail="cuMemHostGetDevicePointer:3:1") == "{-1.0}"
+
+
+def test_a_context_that_fails_is_told_at_once():
+    """The ready word will never come."""
+    assert run_case("a_context_that_fails", hang_copy=2, fail="cuStreamQuery:1+:700,cuCtxSynchronize:2+:700,cuStreamSynchronize:2+:700") == "done"

@@ -25,7 +25,7 @@ READ, READ_WRITE = 1, 3  # CU_MEM_ACCESS_FLAGS_PROT_..
 MAY_RDMA = 110  # CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED
 WRITES_WORDS = 122  # CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS
 PORTABLE_AND_MAPPED = 3  # CU_MEMHOSTREGISTER_PORTABLE, _DEVICEMAP
-OUT_OF_MEMORY = 2
+INVALID_VALUE, OUT_OF_MEMORY, NOT_READY = 1, 2, 600  # CUresult
 
 
 class _Location(ctypes.Structure):
@@ -78,13 +78,14 @@ class Driver:
         self.gpu = "GPU-" + "-".join(digits[a:b] for a, b in ((0, 8), (8, 12), (12, 16), (16, 20), (20, 32)))
 
     def _attribute(self, number: int) -> int:
+        """0: a driver that does not know of it has not got it."""
         value = ctypes.c_int()
-        self._call("cuDeviceGetAttribute", ctypes.byref(value), number, self._device)
+        self._call("cuDeviceGetAttribute", ctypes.byref(value), number, self._device, but=INVALID_VALUE)
         return value.value
 
-    def _call(self, name: str, *arguments: Any) -> None:
+    def _call(self, name: str, *arguments: Any, but: int = 0) -> None:
         code = getattr(self._library, name)(*arguments)
-        if not code:
+        if code in (0, but):
             return
         text = ctypes.c_char_p()
         known = not self._library.cuGetErrorName(code, ctypes.byref(text)) and text.value
@@ -173,11 +174,20 @@ class Driver:
     def finish(self) -> None:
         self._call("cuStreamSynchronize", self._stream)
 
+    def check(self) -> None:
+        """Raises if the context has failed."""
+        with self.current():
+            self._call("cuStreamQuery", self._stream, but=NOT_READY)
+
     def pin(self, at: int, length: int) -> int:
         """Where the device sees these pages."""
         there = _word()
         self._call("cuMemHostRegister_v2", ctypes.c_void_p(at), _size(length), PORTABLE_AND_MAPPED)
-        self._call("cuMemHostGetDevicePointer_v2", ctypes.byref(there), ctypes.c_void_p(at), 0)
+        try:
+            self._call("cuMemHostGetDevicePointer_v2", ctypes.byref(there), ctypes.c_void_p(at), 0)
+        except BaseException:
+            self.unpin(at)
+            raise
         return there.value
 
     def unpin(self, at: int) -> None:

@@ -30,6 +30,11 @@ def number_of(dtype: Any) -> int:
     return name
 
 
+def short_name(number: int) -> str:
+    """The other way round."""
+    return next(name for name, n in NAMES.items() if n == number)
+
+
 def to_bf16(array: Any) -> Array:
     """Bits of the nearest bf16 (ties to even), as uint16, of f32 values."""
     bits = np.ascontiguousarray(array, np.float32).view(np.uint32)

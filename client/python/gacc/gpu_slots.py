@@ -46,7 +46,7 @@ class PinnedSlots:
     def __init__(self, driver: Driver):
         self.driver = driver
         self._pinned: dict[int, list[tuple[int, int]]] = {}  # slot -> (address, bytes) of its registrations
-        self._filled: set[int] = set()  # by copies, since their last push
+        self._filled: set[int] = set()  # by copies that nobody has waited for
 
     def take(self, slots: Mapping[int, tuple[int, int]]) -> None:
         """slot -> (address, bytes) of its pages."""
@@ -55,16 +55,17 @@ class PinnedSlots:
                 done = self._pinned.setdefault(slot, [])
                 for part in range(0, length, CHUNK):
                     n = min(CHUNK, length - part)
+                    done.append((at + part, n))  # before, as Ctrl-C may come as soon as it is pinned
                     self.driver.pin(at + part, n)
-                    done.append((at + part, n))
 
     def leave(self) -> None:
-        """All copies have been made, and the pages are as others."""
+        """All that devices write here has been written, on whose stream ever, and the pages are as others."""
+        self.driver.settle()
         with self.driver.current():
-            self.driver.finish()
             for parts in self._pinned.values():
                 while parts:
-                    self.driver.unpin(parts.pop()[0])
+                    with contextlib.suppress(GaccError):  # it was about to be pinned
+                        self.driver.unpin(parts.pop()[0])
             self._pinned.clear()
 
     def copy(self, slot: int, to: int, source: int, n: int, stream: int) -> None:
@@ -85,12 +86,13 @@ class PinnedSlots:
         """Of a slot that is pushed now: word and value that say when it is full; None: now. `stream`: where others have written to it, too."""
         if stream is None and slot not in self._filled:
             return None
-        self._filled.discard(slot)
         return full(self.driver, slot, stream, words)
 
     def finish(self) -> None:
+        """All copies have been made."""
         with self.driver.current():
             self.driver.finish()
+        self._filled.clear()
 
 
 def full(driver: Driver, slot: int, stream: Optional[int], words: Optional[Words]) -> Optional[tuple[int, int]]:

@@ -170,19 +170,24 @@ class Link:
             return
         driver = self.memory.pinned.driver if self.memory.pinned else self.memory.driver
         if driver and driver.writes_words:
-            self.mailbox.words = Words(driver, self.mailbox.address)
+            try:
+                self.mailbox.words = Words(driver, self.mailbox.address)
+            except GaccError as e:
+                log.warning("rank %d: pushes wait for the GPU, as it cannot write their ready words: %s", self.rank, e)
 
     def use_gpu(self, timeout: float) -> bool:
-        """Slots in the host's memory are pinned from now on, and gaccd knows that a device writes there. False: there are none, or they are on a device."""
+        """Slots in the host's memory are pinned from now on, and gaccd knows that a device writes there. False: there are none there."""
         if self.inlined or self.memory.driver:
             return False
         if not self.memory.pinned:
             self.memory.pinned = PinnedSlots(Driver())
             try:
                 self.run("map", lambda _: self._map_once(), timeout)
-            except BaseException:
+            except BaseException as e:
                 self.memory.leave()
                 self.memory.pinned = None
+                if isinstance(e, GaccError):  # all is as before, with a mailbox
+                    self.run("map", lambda _: self._map_once(), timeout)
                 raise
         return True
 

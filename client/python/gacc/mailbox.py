@@ -127,7 +127,8 @@ class Mailbox:
             at = PRESENT + cell * self._stride
             self._bytes[at:at + len(present)] = present
         head = SEQ.pack(self._seq)
-        body = BODY.pack(kind, flags, window, micro, slot, weight, loss, data_key, loss_scale, len(present), zlib.crc32(present), ready[0], 0, ready[1], lr)
+        body = BODY.pack(kind, flags, window, micro, slot, weight, loss, data_key, loss_scale, len(present), zlib.crc32(present),
+                         ready[0], 0, ready[1], lr)
         at = REQUEST + 128 * cell
         self._open[cell] = self._seq
         self._bytes[at + 8:at + 128] = body + CHECK.pack(zlib.crc32(body, zlib.crc32(head)))

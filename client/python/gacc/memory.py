@@ -207,16 +207,20 @@ class Memory:
             with self.driver.current():
                 self.driver.finish()
 
+    def check(self) -> None:
+        """Raises if the context has failed: what a device was to write will never be there."""
+        driver = self.pinned.driver if self.pinned else self.driver
+        if driver:
+            driver.check()
+
     def is_quiet(self) -> bool:
         """A device that writes to slots has done all that it was told."""
         if not (self.driver or self.pinned):
             return False
         try:
-            if self.pinned:
-                self.pinned.finish()
-            else:
-                assert self.driver
-                self.driver.settle()
+            driver = self.pinned.driver if self.pinned else self.driver
+            assert driver
+            driver.settle()
         except GaccError:  # the context has failed: gaccd gives these slots to nobody else
             return False
         return True

@@ -17,6 +17,7 @@ from .results import PUSH_RESULTS, Pushed
 log = logging.getLogger("gacc")
 
 PATIENCE_S = 60.0  # for an answer in the mailbox; then RPC, which can say what is late
+LOOK_S = 1.0  # between looks at a GPU that is awaited
 
 
 class Sent(NamedTuple):
@@ -24,6 +25,7 @@ class Sent(NamedTuple):
     box: Mailbox
     cell: int
     fields: dict[str, Any]
+    is_awaited: bool  # a GPU has still to write its ready word, or had
 
 
 class Pushing:
@@ -77,6 +79,8 @@ class Pushing:
             return Pushed("closed", self._window, owed[0])
         micro = self._missing[0] if micro is None else micro
         window, number = self._window, self._slot if slot is None else slot
+        if not 0 <= number < self._layout.slots:
+            raise GaccError(f"slot {number} of {self._layout.slots}", reason="BAD_SLOT")
         self._last_pushed = window
         fields: dict[str, Any] = {"window": window, "micro": micro, "slot": number, "weight": float(weight), "loss": float(loss), "lr": float(lr),
                                   "data_key": data_key & (1 << 64) - 1, "loss_scale": self._loss_scale, "zero_after": zero_after,
@@ -88,10 +92,10 @@ class Pushing:
         if box is None or cell is None:
             return self._finish(fields, before, lambda s: None, timeout)
         if asynchronous and self._layout.slots > 1 and not self._layout.keeps_slot:
-            self._sent, self._unknown = Sent(box, cell, fields), before
+            self._sent, self._unknown = Sent(box, cell, fields, bool(ready)), before
             self._leave_slot(number)
             return Pushed("sent", window, micro)
-        return self._finish(fields, before, functools.partial(box.answer_to, cell), None if end is None else end - time.monotonic())
+        return self._finish(fields, before, functools.partial(self._answer_of, box, cell, bool(ready)), None if end is None else end - time.monotonic())
 
     def _answer_sent(self, timeout: Optional[float] = None) -> None:
         """Waits for the answer to an asynchronous push. Of an interrupted wait, and of one that may be repeated, the next call waits again."""
@@ -108,7 +112,17 @@ class Pushing:
 
     def _answer_in(self, sent: Sent, seconds: float) -> Optional[Answer]:
         """The mailbox may be that of a session before this one."""
-        return sent.box.answer_to(sent.cell, seconds) if self._link.usable_mailbox() is sent.box else None
+        return self._answer_of(sent.box, sent.cell, sent.is_awaited, seconds) if self._link.usable_mailbox() is sent.box else None
+
+    def _answer_of(self, box: Mailbox, cell: int, is_awaited: bool, seconds: float) -> Optional[Answer]:
+        """None: it is not there, by then or any more. The word that a GPU has still to write never comes if its context has failed: that is looked at."""
+        end = time.monotonic() + seconds
+        while True:
+            left = end - time.monotonic()
+            answer = box.answer_to(cell, min(left, LOOK_S) if is_awaited else left)
+            if answer or not is_awaited or left <= LOOK_S or box.gone or box.closed():
+                return answer
+            self._link.memory.check()
 
     def _finish(self, fields: dict[str, Any], before: Optional[int], by_mailbox: Callable[[float], Optional[Answer]], timeout: Optional[float]) -> Pushed:
         """The end of a push: by_mailbox(seconds) is its answer there, if it has one; else it is repeated by RPC.

@@ -22,7 +22,7 @@ import weakref
 from typing import Any, Iterable, Mapping, Optional, Sequence, Union
 
 from . import inline
-from .dtypes import Array, as_wire
+from .dtypes import Array, as_wire, short_name
 from .errors import LATE, GaccError
 from .gpu_slots import PinnedSlots
 from .layout import Layout, TensorSet, tensors_of
@@ -245,6 +245,17 @@ class Session(Pushing, Own):
         return self._cached(("slot", number), lambda: self._layout.gradients(self._link.memory.data(SLOT, number)))
 
     @property
+    def next_slot(self) -> int:
+        """The number of the one that the next push will use."""
+        self.slot()
+        return self._slot
+
+    @property
+    def gradient_types(self) -> dict[str, str]:
+        """name -> f32, bf16 or f16, as gradients are in slots: the tensor's own, or the job's gradient_dtype."""
+        return {name: short_name(self._layout.parts[i].grad_dtype) for name, i in self._layout.index.items()}
+
+    @property
     def parameters(self) -> dict[str, Array]:
         """name -> read-only array in the tensor's shape; bf16 as its bits (uint16). The same memory for all ranks: stable from wait() until this
         rank's last push of the window, then it changes in place. The arrays stay valid."""
@@ -278,8 +289,8 @@ class Session(Pushing, Own):
     # ---- gradients on a GPU, slots in the host's memory ----
 
     def use_gpu(self, timeout: Optional[float] = SETUP_S) -> bool:
-        """After register(): gradients are on the GPU of the current context (torch.cuda.init(), cupy; else the first device's primary one), and copy() will
-        bring them. The slots are pinned. False: nothing was done, as the slots are on a device (slots_on: device), or gaccd is on another machine."""
+        """After register(): gradients are on the GPU of the current context (torch.cuda.init(), cupy; else the first device's primary one), and copy()
+        will bring them. The slots are pinned. False: nothing was done, as the slots are on a device (slots_on: device), or gaccd is on another machine."""
         self._check_open()
         _ = self._layout
         return self._link.use_gpu(timeout or SETUP_S)
@@ -289,11 +300,13 @@ class Session(Pushing, Own):
         """The stream of the copies that copy() makes."""
         return self._pinned.driver.stream
 
-    def copy(self, name: str, source: int, stream: int = 0, i: Optional[int] = None) -> None:
+    def copy(self, name: str, source: int, stream: int = 0, i: Optional[int] = None, nbytes: Optional[int] = None) -> None:
         """A gradient from the GPU to its place in a slot (None: that of the next push), behind what is on `stream` now. Returns at once; push() waits
         neither, the daemon does. `source`: its address on the device, contiguous, of the slot's type. It must stay as it is until gpu_stream has come so
-        far, and nothing else may write to that tensor of the slot before finish_copies()."""
+        far, and nothing else may write to that tensor of the slot before finish_copies(). `nbytes`: how much there is; it must be as much as has place."""
         slots, place = self._pinned, self.slot(i)[name]
+        if nbytes not in (None, place.nbytes):
+            raise GaccError(f"copy: the gradient of {name!r} has {nbytes} bytes, and {place.nbytes} in the slot", reason="INVALID_ARGUMENT")
         number = self._slot if i is None else i
         slots.copy(number, place.ctypes.data, source, place.nbytes, stream)
 

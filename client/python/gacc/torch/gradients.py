@@ -23,6 +23,7 @@ from .views import ViewParameter, check_viewable, release, show
 log = logging.getLogger("gacc")
 
 DTYPES = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
+TYPES = {name: t for t, name in DTYPES.items()}
 _BACKWARD = getattr(getattr(graph, "_engine_run_backward", None), "__code__", None)  # of every call of the autograd engine
 _FUNCTION = getattr(torch.autograd.function.BackwardCFunction.apply, "__code__", None)  # of every backward of an autograd.Function in Python
 
@@ -89,6 +90,7 @@ class Gradients:
         self._tasks: set[int] = set()  # of the autograd engine, since the last clear()
         self._versions: list[int] = []
         self._slots: dict[int, list[torch.Tensor]] = {}
+        self._slot = 0  # that of _views
         self._views: Optional[list[torch.Tensor]] = None  # of the slot that the next push uses
         parameters = session.parameters
         self.values = [tensor_of(parameters[n], p.dtype) for n, p in zip(names, params)]
@@ -127,8 +129,11 @@ class Gradients:
             grad = grad.detach()
         self._enter()
         view = self.views()[i]
+        if grad.shape != view.shape:
+            raise GaccError(f"the gradient of {self.names[i]} has the shape {tuple(grad.shape)}, and the parameter had {tuple(view.shape)}",
+                            reason="PARAMETER_CHANGED", hint="change the model before the Optimizer is made")
         if self.is_pinned and grad.is_cuda and i not in self.touched:
-            self._bring(i, grad)
+            self._bring(i, grad, view.dtype)
         elif i in self.touched:
             self.finish_copies()
             view.add_(grad.to(view.device), alpha=self.scale)
@@ -140,10 +145,13 @@ class Gradients:
             view.copy_(grad * self.scale)
         self.touched.add(i)
 
-    def _bring(self, i: int, grad: torch.Tensor) -> None:
-        """Behind what made the gradient, whose memory torch keeps until the copy is made."""
-        source = (grad if self.scale == 1.0 else grad * self.scale).contiguous()
-        self.session.copy(self.names[i], source.data_ptr(), torch.cuda.current_stream(source.device).cuda_stream)
+    def _bring(self, i: int, grad: torch.Tensor, dtype: torch.dtype) -> None:
+        """Behind what made the gradient. From memory of our own, which torch keeps until the copy is made: the gradient's may be a graph's, which writes
+        to it again when it is replayed."""
+        source = (grad if self.scale == 1.0 else grad * self.scale).to(dtype).contiguous()
+        if source.data_ptr() == grad.data_ptr():
+            source = grad.clone(memory_format=torch.contiguous_format)
+        self.session.copy(self.names[i], source.data_ptr(), torch.cuda.current_stream(source.device).cuda_stream, self._slot, source.nbytes)
         source.record_stream(torch.cuda.ExternalStream(self.session.gpu_stream, source.device))
 
     def finish_copies(self) -> None:
@@ -177,8 +185,9 @@ class Gradients:
             first = arrays[self.names[0]]
             at = first.address if isinstance(first, DeviceArray) else first.__array_interface__["data"][0]
             if at not in self._slots:
-                self._slots[at] = [tensor_of(arrays[n], t) for n, t in zip(self.names, self.dtypes)]
-            self._views = self._slots[at]
+                types = self.session.gradient_types
+                self._slots[at] = [tensor_of(arrays[n], TYPES[types[n]]) for n in self.names]
+            self._views, self._slot = self._slots[at], self.session.next_slot
         return self._views
 
     def zero(self, indices: Sequence[int]) -> None:

@@ -218,7 +218,8 @@ class Optimizer(Leaving, torch.optim.Optimizer):
         if self.key_of is not None and self.session.missing:
             key = self.key_of(self.session.window, self.session.missing[0] if micro is None else micro)
         more = len(self.session.missing) > 1  # the last one is waited for in any case, and what it is refused for is raised while its gradients are here
-        self.session.push(weight or LEAST, 0.0 if loss is None else number(loss), lr, micro, present=g.present(), data_key=key, asynchronous=more, stream=g.stream())
+        self.session.push(weight or LEAST, 0.0 if loss is None else number(loss), lr, micro, present=g.present(), data_key=key, asynchronous=more,
+                          stream=g.stream())
         g.clear()
         self._micro += 1
         self._scaled = False
