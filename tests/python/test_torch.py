@@ -214,18 +214,6 @@ def test_groups_have_their_own_lr_and_decay(endpoint):
     check(m, begin, lambda p: Grouped(list(p)), windows_of([12]), scheduler=SCHEDULERS["lambda"])
 
 
-def test_bf16_parameters_have_an_f32_master(endpoint):
-    """Steps that bf16 alone would round away."""
-    begin = torch.nn.Linear(FEATURES := 6, 1, bias=False)
-    torch.nn.init.ones_(begin.weight)
-    m = copy.deepcopy(begin).bfloat16()
-    with gacc.torch.Optimizer(m, "sgd", lr=2.0 ** -11, micro_size=1) as opt:
-        for _ in range(8):
-            m(torch.ones(1, FEATURES, dtype=torch.bfloat16)).sum().backward()
-            opt.step()
-    assert m.weight.dtype == torch.bfloat16 and (m.weight == 1 - 2.0 ** -8).all()
-
-
 class Tied(torch.nn.Module):
     """An embedding that is also the head, a frozen layer, and a layer that is never used."""
     def __init__(self):
