@@ -5,6 +5,8 @@
 
 It pushes one gradient of ones, whose copy is late, into slots with other numbers, and prints the parameters that come of it."""
 import ctypes
+import os
+import signal
 import struct
 import sys
 import time
@@ -117,6 +119,15 @@ def main(case):
             assert "cuStreamQuery" in str(refusal(session.push))
             assert time.monotonic() - began < 30
             return print("done", flush=True)
+        if case == "a_gpu_that_hangs":
+            session.copy("w", source)
+            for wait in (lambda: session.push(timeout=1.0), lambda: session.push(timeout=1.0)):  # the second by RPC, as the first may still be answered
+                assert refusal(wait).reason == "DEADLINE"
+            signal.signal(signal.SIGALRM, signal.default_int_handler)
+            signal.setitimer(signal.ITIMER_REAL, 0.5)
+            refusal(session.finish_copies, KeyboardInterrupt)
+            print("done", flush=True)
+            os._exit(0)  # whoever closes this waits for the GPU
         if case == "a_stream_of_the_caller_when_slots_are_exchanged":
             stream = new_stream()
             print("restart", flush=True)

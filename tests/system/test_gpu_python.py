@@ -110,4 +110,9 @@ def test_words_that_cannot_be_written():
 
 def test_a_context_that_fails_is_told_at_once():
     """The ready word will never come."""
-    assert run_case("a_context_that_fails", hang_copy=2, fail="cuStreamQuery:1+:700,cuCtxSynchronize:2+:700,cuStreamSynchronize:2+:700") == "done"
+    assert run_case("a_context_that_fails", hang_copy=2, fail="cuStreamQuery:1+:700,cuCtxSynchronize:2+:700") == "done"
+
+
+def test_a_gpu_that_hangs():
+    """Pushes end when their time is over, and Ctrl-C ends what has no limit."""
+    assert run_case("a_gpu_that_hangs", hang_copy=2) == "done"

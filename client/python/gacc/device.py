@@ -13,6 +13,7 @@ import contextlib
 import ctypes
 import os
 import sys
+import time
 from typing import Any, Iterator, Optional
 
 import numpy as np
@@ -83,10 +84,11 @@ class Driver:
         self._call("cuDeviceGetAttribute", ctypes.byref(value), number, self._device, but=INVALID_VALUE)
         return value.value
 
-    def _call(self, name: str, *arguments: Any, but: int = 0) -> None:
-        code = getattr(self._library, name)(*arguments)
+    def _call(self, name: str, *arguments: Any, but: int = 0) -> int:
+        """0, or `but`; what else it answers is raised."""
+        code = int(getattr(self._library, name)(*arguments))
         if code in (0, but):
-            return
+            return code
         text = ctypes.c_char_p()
         known = not self._library.cuGetErrorName(code, ctypes.byref(text)) and text.value
         raise GaccError(f"{name}: {known.decode() if known else f'CUDA error {code}'}", reason="NO_MEMORY" if code == OUT_OF_MEMORY else "INTERNAL",
@@ -171,13 +173,19 @@ class Driver:
         """A word, when all that is on our stream now has been done and can be seen."""
         self._call("cuStreamWriteValue64_v2", self._stream, _word(at), _word(value), 0)
 
-    def finish(self) -> None:
-        self._call("cuStreamSynchronize", self._stream)
+    def finish(self, timeout: Optional[float] = None) -> None:
+        """All that is on our stream has been done. Ctrl-C ends it, as it would not end the driver's own wait."""
+        begun, pause = time.monotonic(), 20e-6
+        while not self.is_done():
+            if timeout is not None and time.monotonic() - begun >= timeout:
+                raise GaccError(f"the GPU has not made the copies to the slot within {timeout:g} s", reason="DEADLINE",
+                                hint="wait for what it does before them")
+            time.sleep(pause)
+            pause = min(2 * pause, 1e-3)
 
-    def check(self) -> None:
-        """Raises if the context has failed."""
-        with self.current():
-            self._call("cuStreamQuery", self._stream, but=NOT_READY)
+    def is_done(self) -> bool:
+        """All that is on our stream has been done. Raises if the context has failed."""
+        return self._call("cuStreamQuery", self._stream, but=NOT_READY) == 0
 
     def pin(self, at: int, length: int) -> int:
         """Where the device sees these pages."""

@@ -82,25 +82,25 @@ class PinnedSlots:
                 if first < end:
                     self.driver.bring(first, source + first - to, end - first)
 
-    def full(self, slot: int, stream: Optional[int], words: Optional[Words]) -> Optional[tuple[int, int]]:
+    def full(self, slot: int, stream: Optional[int], words: Optional[Words], timeout: Optional[float]) -> Optional[tuple[int, int]]:
         """Of a slot that is pushed now: word and value that say when it is full; None: now. `stream`: where others have written to it, too."""
         if stream is None and slot not in self._filled:
             return None
-        return full(self.driver, slot, stream, words)
+        return full(self.driver, slot, stream, words, timeout)
 
-    def finish(self) -> None:
+    def finish(self, timeout: Optional[float] = None) -> None:
         """All copies have been made."""
         with self.driver.current():
-            self.driver.finish()
+            self.driver.finish(timeout)
         self._filled.clear()
 
 
-def full(driver: Driver, slot: int, stream: Optional[int], words: Optional[Words]) -> Optional[tuple[int, int]]:
+def full(driver: Driver, slot: int, stream: Optional[int], words: Optional[Words], timeout: Optional[float]) -> Optional[tuple[int, int]]:
     """What is on our stream, and on `stream`, completes the slot: word and value that say when; None: it has been waited for."""
     with driver.current():
         if stream is not None:
             driver.follow(stream)
         if words:
             return words.ring(slot)
-        driver.finish()
+        driver.finish(timeout)
     return None

@@ -187,31 +187,32 @@ class Memory:
         yield piece
         data[...] = piece
 
-    def full(self, slot: int, stream: Optional[int], words: Optional[Words]) -> Optional[tuple[int, int]]:
+    def full(self, slot: int, stream: Optional[int], words: Optional[Words], timeout: Optional[float]) -> Optional[tuple[int, int]]:
         """Of a slot that is pushed now: the ready word and the value that say when it is full, or None: it is. `stream`: what was written to it by a
         device is on this stream; None: of memory on a device, anywhere in the context."""
         if self.pinned:
-            return self.pinned.full(slot, stream, words)
+            return self.pinned.full(slot, stream, words, timeout)
         if not self.driver:
             return None
         if stream is not None:
-            return full(self.driver, slot, stream, words)
+            return full(self.driver, slot, stream, words, timeout)
         self.driver.settle()
         return None
 
-    def finish(self) -> None:
+    def finish(self, timeout: Optional[float] = None) -> None:
         """What was to be in slots when their ready words came is there."""
         if self.pinned:
-            self.pinned.finish()
+            self.pinned.finish(timeout)
         elif self.driver:
             with self.driver.current():
-                self.driver.finish()
+                self.driver.finish(timeout)
 
     def check(self) -> None:
         """Raises if the context has failed: what a device was to write will never be there."""
         driver = self.pinned.driver if self.pinned else self.driver
         if driver:
-            driver.check()
+            with driver.current():
+                driver.is_done()
 
     def is_quiet(self) -> bool:
         """A device that writes to slots has done all that it was told."""

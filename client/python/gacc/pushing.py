@@ -86,7 +86,7 @@ class Pushing:
                                   "data_key": data_key & (1 << 64) - 1, "loss_scale": self._loss_scale, "zero_after": zero_after,
                                   "present": b"" if present is None else self._layout.present(present)}
         box = None if self._link.hung_up() else self._link.usable_mailbox()
-        ready = self._link.memory.full(number, stream, box.words if box and box.usable() else None)
+        ready = self._link.memory.full(number, stream, box.words if box and box.usable() else None, timeout)
         before, self._unknown = self._unknown, number
         cell = box.send(**fields, ready=ready) if box else None
         if box is None or cell is None:
@@ -158,7 +158,9 @@ class Pushing:
 
     def _by_rpc(self, fields: dict[str, Any], timeout: Optional[float]) -> Pushed:
         what = f"push of micro-batch {fields['micro']} of window {fields['window']}"
-        self._link.memory.finish()  # RPC knows no ready words
+        begun = time.monotonic()
+        self._link.memory.finish(timeout)  # RPC knows no ready words
+        timeout = None if timeout is None else timeout - (time.monotonic() - begun)
         if self._link.inlined:
             answer = self._link.run(what, lambda s: inline.push(self._link, fields, s), timeout)
         else:
