@@ -19,6 +19,7 @@ RANKS, HOSTILE, MICRO, STEPS, ELEMENTS = 4, 1, 2, 150, 3000
 MS = int(os.environ.get("GACC_HOSTILE_MS", "10"))
 SEED = int(os.environ.get("GACC_SEED", "0")) or random.SystemRandom().randrange(1 << 32)
 KILL_EVERY_S = 0.5
+LONGEST_S = 300 + STEPS * MS / 10  # of the job; it takes some seconds, and longer where MS is more
 SHARE = 5  # for so many steps of the hostile rank's job the other one makes a step of its own, at least
 SPEC = {"micro_size": MICRO, "slots_per_rank": 1, "reduction": "sum", "optimizer": {"type": "sgd", "lr": 1}}
 
@@ -81,8 +82,9 @@ def test_a_rank_that_scribbles_over_its_mailbox_harms_nobody():
         before = d.get_job(other).applied_step
         job, honest, hostile = start(d, MS)
         wait_until("the first step", lambda: d.get_job(job).applied_step > 0)
-        gaccd, its_engine, kills, killed_in = d.pid, d.engine_pid(other), 0, -1
-        while d.get_job(job).applied_step < STEPS - 5:
+        gaccd, its_engine, kills, killed_in, end = d.pid, d.engine_pid(other), 0, -1, time.monotonic() + LONGEST_S
+        while (now := d.get_job(job)).applied_step < STEPS - 5:
+            assert hostile.poll() is None and time.monotonic() < end, f"the job stays where it is: {now}"
             time.sleep(KILL_EVERY_S)
             now = d.get_job(job)
             if now.engine_pid and now.applied_step > killed_in and d.kill_engine(job, now.engine_pid):
