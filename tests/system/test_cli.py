@@ -6,7 +6,6 @@ import pathlib
 import re
 import signal
 import subprocess
-import time
 
 import numpy as np
 import pytest
@@ -252,12 +251,12 @@ def test_norms_of_the_next_window(cluster):
     with one_rank(cluster, job) as r:
         step(r, 2)
         asking = cluster.start("norms", job, "-o", "json")
-        for _ in range(200):
-            if asking.poll() is not None:
-                break
+
+        def answered():
             step(r, 2)
-            time.sleep(0.02)
-        out, err = asking.communicate()
+            return asking.poll() is not None
+        wait_until("its end", answered, 60, 0.02)
+        out, err = asking.communicate(timeout=60)
         assert asking.returncode == 0, out + err
         norms = json.loads(out)
         assert norms["norms"][0]["name"] == "w"
