@@ -16,6 +16,7 @@ ms = pytest.importorskip("mindspore")
 import mindspore.experimental.optim as torchlike  # noqa: E402
 from mindspore import nn, ops  # noqa: E402
 
+from harness import next_line  # noqa: E402
 from python_package import gacc  # noqa: E402
 
 import gacc.mindspore  # noqa: E402, F811
@@ -295,9 +296,9 @@ def test_two_ranks_and_a_death(node, tmp_path):
     plain = network()
     alone(plain, nn.Momentum(plain.trainable_params(), LR, 0.9), [a + b for a, b in zip(*shares)])
     first = start(node, 0, 2, tmp_path / "0.npz", -1)
-    assert first.stdout.readline() == "ready\n"  # its parameters are the job's
+    assert next_line(first) == "ready\n"  # its parameters are the job's
     second = start(node, 1, 2, tmp_path / "1.npz", 4)
-    assert second.stdout.readline() == "ready\n"
+    assert next_line(second) == "ready\n"
     for p in (first, second):
         p.stdin.write("go\n")
         p.stdin.flush()
@@ -308,7 +309,7 @@ def test_two_ranks_and_a_death(node, tmp_path):
     assert (first.returncode, again.returncode) == (0, 0)
     same(loaded(tmp_path / "0.npz"), loaded(tmp_path / "1.npz"), 0)
     same(loaded(tmp_path / "0.npz"), plain)
-    second.communicate()
+    second.communicate(timeout=120)
 
 
 # ---- refusals ----

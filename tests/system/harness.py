@@ -25,6 +25,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 from gacc_client import (BF16, CALL_S, CHUNK, DTYPES, F16, F32, F64, NUMPY, Client, GaccError, Rank,  # noqa: F401
@@ -41,6 +42,24 @@ def wait_until(what, condition, timeout=20.0, every=0.01):
         if time.monotonic() >= end:
             raise AssertionError(f"not within {timeout} s: {what() if callable(what) else what}")
         time.sleep(every)
+
+
+@contextlib.contextmanager
+def killed_after(process, timeout=60.0):
+    """For reading what it prints: if the `with` takes longer, the process is killed, and there is nothing more to read."""
+    timer = threading.Timer(timeout, process.kill)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def next_line(process, stream=None):
+    """The next line of its output, or of that stream; "" at the end."""
+    with killed_after(process):
+        return (stream or process.stdout).readline()
 
 
 def free_port():

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from cli import EXAMPLES, LINEAR, SGD, Cli, cluster, columns, folder, json_names, one_rank, step  # noqa: F401 (fixtures)
-from harness import Client, Daemon, Rank, alive, wait_until
+from harness import Client, Daemon, Rank, alive, next_line, wait_until
 
 
 # ---- cluster ----
@@ -104,7 +104,7 @@ def test_wait_waits_for_gaccd(folder):
     assert "gaccd.sock: No such file or directory; waiting for it\n" in cli.err
     assert "error: the time is up: cannot reach gaccd" in cli.err
     waiting = cli.start("wait", 1, "--for", "state=cancelled", "--timeout", "60s")
-    assert "waiting for it" in waiting.stderr.readline()
+    assert "waiting for it" in next_line(waiting, waiting.stderr)
     cli.run("cluster", "up", "--dir", folder / "c")
     wait_until("the end of the wait", lambda: waiting.poll() is not None)  # there is no such job yet
     assert waiting.returncode == 4 and "no job" in waiting.stderr.read()
@@ -127,17 +127,17 @@ def test_submit_wait_follows_and_detaches(cluster, tmp_path):
     """Shows rank 0's output; Ctrl-C leaves the job alone; a second follower ends with the job, 7 as it is cancelled."""
     logs = tmp_path / "logs"
     follower = cluster.start("submit", *SGD, "--name", "followed", "--log-dir", logs / "%j", "--wait")
-    assert re.fullmatch(r"job \d+ \(followed\) is PENDING.*\n", first := follower.stdout.readline())
+    assert re.fullmatch(r"job \d+ \(followed\) is PENDING.*\n", first := next_line(follower))
     job = int(first.split()[1])
     (logs / str(job)).mkdir(parents=True)
     (logs / str(job) / "worker_0.log").write_text("hello from rank 0\n")
-    assert follower.stdout.readline() == "hello from rank 0\n"
+    assert next_line(follower) == "hello from rank 0\n"
     follower.send_signal(signal.SIGINT)
     _, err = follower.communicate(timeout=20)
     assert follower.returncode == 130 and f"gaccctl logs {job} -f" in err
     assert cluster.state(job) == "PENDING"
     follower = cluster.start("logs", job, "-f")
-    assert follower.stdout.readline() == "hello from rank 0\n"
+    assert next_line(follower) == "hello from rank 0\n"
     waiting = cluster.start("wait", job)
     cluster.run("cancel", job, "--reason", "enough")
     follower.communicate(timeout=20)
@@ -147,7 +147,7 @@ def test_submit_wait_follows_and_detaches(cluster, tmp_path):
 
 def test_submit_wait_ends_with_the_job(cluster):
     follower = cluster.start("submit", *SGD, "--set", "steps=2", "--name", "whole", "--wait", "-o", "json")
-    job = int(re.match(r"job (\d+) ", follower.stderr.readline())[1])
+    job = int(re.match(r"job (\d+) ", next_line(follower, follower.stderr))[1])
     with one_rank(cluster, job) as r:
         step(r, 1), step(r, 1)
     out, err = follower.communicate(timeout=20)
@@ -200,17 +200,17 @@ def test_watching_goes_on_over_a_restart(folder):
         cli = Cli(folder, d.endpoint)
         watching = [cli.start("jobs", "-w", "-o", "jsonl"), cli.start("events", "-w", "-o", "name"), cli.start("top", "-d", "50ms")]
         first = cli.submit(name="before")
-        assert json.loads(watching[0].stdout.readline())["id"] == first
-        assert watching[1].stdout.readline().startswith("event/") and "gaccd" in watching[2].stdout.readline()
+        assert json.loads(next_line(watching[0]))["id"] == first
+        assert next_line(watching[1]).startswith("event/") and "gaccd" in next_line(watching[2])
         d.kill_gaccd()
         for w in watching:
-            assert "; trying again" in w.stderr.readline()
+            assert "; trying again" in next_line(w, w.stderr)
         d.start()
         second = cli.submit(name="after")
-        wait_until("the second job", lambda: json.loads(watching[0].stdout.readline())["id"] == second)
+        wait_until("the second job", lambda: json.loads(next_line(watching[0]))["id"] == second)
         event = cli.json("events", second)["events"][0]["id"]
-        wait_until("its event", lambda: watching[1].stdout.readline() == f"event/{event}\n")
-        wait_until("both in one picture", lambda: " 2 jobs " in watching[2].stdout.readline())
+        wait_until("its event", lambda: next_line(watching[1]) == f"event/{event}\n")
+        wait_until("both in one picture", lambda: " 2 jobs " in next_line(watching[2]))
         for w in watching:
             w.terminate(), w.wait(), w.stdout.close(), w.stderr.close()
         for job in (first, second):
@@ -399,10 +399,10 @@ def test_history_of_a_large_window(cluster):
 def test_events(cluster):
     job = cluster.submit()
     watching = cluster.start("events", job, "-w")
-    assert watching.stdout.readline().split()[:3] == ["AGE", "TYPE", "REASON"]
-    assert "Submitted" in watching.stdout.readline()
+    assert next_line(watching).split()[:3] == ["AGE", "TYPE", "REASON"]
+    assert "Submitted" in next_line(watching)
     cluster.run("cancel", job, "--reason", "for the events")
-    assert "for the events" in watching.stdout.readline()
+    assert "for the events" in next_line(watching)
     watching.terminate()
     watching.communicate(timeout=10)
     events = cluster.json("events", job)["events"]

@@ -9,14 +9,14 @@ import time
 import pytest
 
 from cli import EXAMPLES, LINEAR, SGD, Cli, cluster  # noqa: F401 (fixture)
-from harness import Daemon, build_dir
+from harness import Daemon, build_dir, next_line
 
 
 
 def test_run_does_not_restart_ranks_of_a_cancelled_job(cluster):
     running = cluster.start("run", "-n", 2, "--max-restarts", 50, "--grace", "5s", "-f", EXAMPLES / "linear.yaml", "--set",
                             "steps=0", "--name", "endless", "--", LINEAR)
-    job = int(running.stdout.readline().split()[1])
+    job = int(next_line(running).split()[1])
     cluster.run("wait", job, "--for", "step=5", "--timeout", "30s")
     cluster.run("cancel", job)
     out, err = running.communicate(timeout=30)
@@ -42,7 +42,7 @@ def test_two_gaccds_do_not_share_a_log_folder(cluster, tmp_path):
 def test_a_python_rank_is_heard_at_once(cluster):
     """It prints without flush and goes on for long."""
     running = cluster.start("run", *SGD, "--", sys.executable, "-c", "print('here I am')\nimport time\ntime.sleep(1000)")
-    assert any("here I am" in line for line in iter(running.stdout.readline, ""))
+    assert any("here I am" in line for line in iter(lambda: next_line(running), ""))
     running.send_signal(signal.SIGINT)
     running.communicate(timeout=30)
 
@@ -50,7 +50,7 @@ def test_a_python_rank_is_heard_at_once(cluster):
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT"])
 def test_a_run_that_is_interrupted_cancels_its_job(cluster, name):
     running = cluster.start("run", *SGD, "--", "sh", "-c", "echo here; exec sleep 1000")
-    assert any("here" in line for line in iter(running.stdout.readline, ""))
+    assert any("here" in line for line in iter(lambda: next_line(running), ""))
     running.send_signal(signal.Signals[name])
     said = "".join(running.communicate(timeout=30))
     assert re.search(r"cancelling job \d+; once more kills the ranks", said), said

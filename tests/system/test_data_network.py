@@ -10,6 +10,8 @@ import sys
 
 import pytest
 
+from harness import next_line
+
 OPERATIONS = pathlib.Path(__file__).resolve().parents[2] / "docs/operations.md"
 LISTEN = """
 import socket, sys
@@ -60,7 +62,7 @@ def test_the_firewall_of_the_documents(spaces):
         return run("ip", "netns", "exec", others, sys.executable, "-c", DIAL, source, port).strip()
     server = subprocess.Popen(["ip", "netns", "exec", b, sys.executable, "-c", LISTEN], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
-        assert server.stdout.readline() == "ready\n"
+        assert next_line(server) == "ready\n"
         assert dial("10.0.0.9", 40000) == "open"  # before
         run("ip", "netns", "exec", b, "nft", "-f", "-", input=rules)
         assert dial("10.0.0.1", 40000) == "open" and dial("10.0.0.9", 40000) == "dropped"

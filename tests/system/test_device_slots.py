@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from batches import OPTIMIZERS
-from harness import Daemon, GaccError, Rank, build_dir, rig_environment, wait_until
+from harness import Daemon, GaccError, Rank, build_dir, next_line, rig_environment, wait_until
 from launching import launched
 from test_device import gpu, pytestmark  # noqa: F401
 from test_examples import BIN, environment, needs_mlp, run
@@ -74,7 +74,7 @@ def test_there_is_no_memory_for_other_slots():
             wait_until("two tries", lambda: d.log().count("cuMemCreate: CUDA_ERROR_OUT_OF_MEMORY") >= 2)
             assert trainer.poll() is None and not d.events("SlotsReplaced")
             d.client.jobs.Cancel(job=str(other))
-            assert trainer.stdout.readline() == "filled\n"
+            assert next_line(trainer) == "filled\n"
             out, err = trainer.communicate("go\n", timeout=60)
         finally:
             trainer.kill()
@@ -123,7 +123,7 @@ def trained_in_python(windows, after=nobody, how=(), rig=None, **spec):
         rank = rank_in_python(d, job, windows, *how, **(rig or {}))
         try:
             for window in range(windows):
-                line = rank.stdout.readline()
+                line = next_line(rank)
                 assert line == f"window {window}\n", (line, rank.communicate(timeout=60)[1])
                 after(d, job, window)
                 rank.stdin.write("\n")
@@ -155,10 +155,10 @@ def test_a_trainer_that_writes_to_the_parameters(verify, tmp_path):
                         "checkpoint": {"dir": str(tmp_path / "saved"), "every_steps": 2}})
         rank = rank_in_python(d, job, 4, "alters")
         try:
-            assert rank.stdout.readline() == "window 0\n"
+            assert next_line(rank) == "window 0\n"
             rank.stdin.write("\n")
             rank.stdin.flush()
-            assert rank.stdout.readline() == "window 1\n"
+            assert next_line(rank) == "window 1\n"
             wait_until("the checkpoint", lambda: [p for p in (tmp_path / "saved").glob("step-2-*") if (p / "manifest.json").exists()])
             out, err = rank.communicate("\n" * 3, timeout=60)
         finally:

@@ -14,7 +14,7 @@ import subprocess
 import numpy as np
 import pytest
 
-from harness import Client, build_dir, wait_until
+from harness import Client, build_dir, next_line, wait_until
 
 EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "client/examples"
 BIN, PROTOSET = build_dir() / "bin", build_dir() / "proto/gacc.protoset"
@@ -154,7 +154,7 @@ def test_a_trainer_that_waits_for_gaccd_says_so(daemon, tmp_path, program):
     job, link = daemon.submit({**LINEAR, "ranks": 1, "steps": 2}), tmp_path / "not-there-yet.sock"
     rank = subprocess.Popen([str(c) for c in PROGRAMS[program]], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                             env={**environment(daemon, RANK=0, WORLD_SIZE=1, GACC_JOB_ID=job), "GACC_ENDPOINT": str(link)})
-    line = rank.stderr.readline()
+    line = next_line(rank, rank.stderr)
     assert str(link) in line and ("waits for gaccd" in line or "waiting for it" in line), line
     link.symlink_to(daemon.socket)
     out, err = rank.communicate(timeout=60)

@@ -16,7 +16,7 @@ import threading
 import numpy as np
 import pytest
 
-from harness import Client, Daemon, GaccError, Rank, build_dir, descriptors, wait_until
+from harness import Client, Daemon, GaccError, Rank, build_dir, descriptors, next_line, wait_until
 from launching import launched, log_of, wait_state
 
 TRAINERS = pathlib.Path(__file__).parent / "trainers"
@@ -81,7 +81,7 @@ def test_descriptors_that_a_user_does_not_receive_stop_no_engine(connections):
         hostile = subprocess.Popen([sys.executable, TRAINERS / "abandon_maps.py", d.endpoint, "nobody", str(connections)],
                                    stdout=subprocess.PIPE, text=True, start_new_session=True, env={**os.environ, "HOME": "/"})
         try:
-            granted, reason, text = hostile.stdout.readline().split(" ", 2)
+            granted, reason, text = next_line(hostile).split(" ", 2)
             assert hostile.wait(10) == 0  # whoever connected is dead
             job = d.submit({**SPEC, "tensors": [{"name": "w", "dtype": "f32", "shape": [16]}], "slots_per_rank": 2})
             with Rank(d, job, 0, [("w", [16])], 1) as r:
@@ -210,7 +210,7 @@ def process_with(pid):
     for _ in range(200):
         p = subprocess.Popen(["sh", "-c", f"echo {pid - 1} >/proc/sys/kernel/ns_last_pid; sleep 1000 & echo $!; wait"], stdout=subprocess.PIPE,
                              text=True, start_new_session=True)
-        if int(p.stdout.readline()) == pid:
+        if int(next_line(p)) == pid:
             return p
         os.killpg(p.pid, signal.SIGKILL)
         p.wait()

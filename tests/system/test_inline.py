@@ -12,7 +12,7 @@ import grpc
 import numpy as np
 import pytest
 
-from harness import GaccError, Rank, known_types, wait_until
+from harness import GaccError, Rank, known_types, next_line, wait_until
 
 pytestmark = pytest.mark.smoke
 COUNTED, DUPLICATE, ALREADY_COMMITTED = 1, 2, 3
@@ -352,10 +352,10 @@ def test_an_inline_rank_that_dies_while_gaccd_is_away_is_lost(supervised):
                   "r = Rank(sys.argv[2], sys.argv[3], 0, [('w', [2, 3]), ('b', [1])], 2, inline=True); r.start(); print('here', flush=True); time.sleep(600)")
         dead = subprocess.Popen([sys.executable, "-c", attach, pathlib.Path(__file__).parent, supervised.endpoint, other.job],
                                 stdout=subprocess.PIPE, env={**os.environ, "GACC_TEST": str(supervised.dir)})
-        assert dead.stdout.readline()
+        assert next_line(dead)
         supervised.kill_gaccd()
         dead.kill()
-        dead.communicate()
+        dead.communicate(timeout=60)
         supervised.wait_ready()
         wait_until("the loss", lambda: supervised.get_job(other.job).ranks[0].state == shown_state("LOST") and other.ready())
         assert supervised.get_job(other.job).ranks[0].pid == dead.pid

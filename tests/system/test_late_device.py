@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from harness import Daemon, build_dir, rig_environment, wait_until
+from harness import Daemon, build_dir, next_line, rig_environment, wait_until
 from training import Team
 
 LATE_S = 4.0  # how long after its process has died the device makes the copy
@@ -46,7 +46,7 @@ def run_next(daemon, job, until=0.0, after=None, **more):
     """Trains the step in a slot that was filled before `until`, and is pushed after it."""
     trainer = start(daemon, job, "next", **more)
     try:
-        line = trainer.stdout.readline()
+        line = next_line(trainer)
         assert line == "filled\n", trainer.communicate(timeout=60)[1]
         if until and time.monotonic() > until:
             raise TooSlow

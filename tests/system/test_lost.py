@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 
-from harness import Client, Daemon, Rank, free_port, wait_until
+from harness import Client, Daemon, Rank, free_port, next_line, wait_until
 
 SPEC = {"optimizer": {"type": "sgd", "lr": 1}, "ranks": 2, "micro_size": 2}
 STALLED, FAILED = 4, 8
@@ -106,7 +106,7 @@ def test_a_job_that_its_process_has_made_ends_without_it(supervised):
     for how in "mapped", "inline", "attached mapped", "attached inline":
         child = subprocess.Popen([sys.executable, "-c", CHILD, supervised.endpoint, how], stdout=subprocess.PIPE, text=True, cwd=pathlib.Path(__file__).parent)
         children.append(child)
-        jobs.append(int(child.stdout.readline()))
+        jobs.append(int(next_line(child)))
     for child in children:
         child.kill()
         child.wait()

@@ -10,7 +10,7 @@ import pytest
 
 from cli import EXAMPLES, GACCCTL, SGD, Cli
 from cluster import Cluster
-from harness import GaccError, alive, build_dir, wait_until
+from harness import GaccError, alive, build_dir, next_line, wait_until
 from launching import launched
 from test_launch_users import submit_as
 
@@ -300,7 +300,7 @@ def test_logs_are_read_from_every_node(two, tmp_path):
     pids(two, job)
     running = [cli(two, node, tmp_path).start("logs", job, "-f", "--rank", "1") for node in "ab"]
     for r in running:
-        assert r.stdout.readline() == "rank 1\n"
+        assert next_line(r) == "rank 1\n"
     (gate(two) / "more").touch()
     wait_state(two, job, "FAILED")
     wait_until("all exits", lambda: -1 not in statuses(two, job))
@@ -357,8 +357,8 @@ def test_run_on_nodes(two, tmp_path):
 
 def test_run_on_nodes_that_is_interrupted_cancels(two, tmp_path):
     running = cli(two, "a", tmp_path).start("run", "--nodes", "a:1,b:1", *SGD, "--tee", "1", "--", "sh", "-c", "echo here; exec sleep 1000")
-    job = int(running.stdout.readline().split()[1])
-    assert any(line == "here\n" for line in iter(running.stdout.readline, ""))
+    job = int(next_line(running).split()[1])
+    assert any(line == "here\n" for line in iter(lambda: next_line(running), ""))
     running.send_signal(signal.SIGINT)
     out, err = running.communicate(timeout=30)
     assert running.returncode == 130 and re.search(rf"cancelling job {job}; once more kills the ranks", err), out + err

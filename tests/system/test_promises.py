@@ -25,7 +25,7 @@ def test_ranks_end_with_gaccctl_run_and_the_job_goes_on(tmp_path):
         ranks = wait_until("the ranks", lambda: (lambda found: len(found) == 2 and all(found) and found)(
             [r.pid for job in d.client.jobs.List().jobs for r in job.ranks if r.micro_count > 2]))
         run.kill()
-        run.communicate()
+        run.communicate(timeout=60)
         wait_until("the end of the ranks", lambda: not any(alive(pid) for pid in ranks))
         job = d.client.jobs.List().jobs[0]
         assert all(r.micro_count > 2 for r in job.ranks)  # what was pushed is there

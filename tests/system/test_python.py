@@ -11,7 +11,7 @@ import time
 import numpy as np
 import pytest
 
-from harness import Daemon, descriptors, free_port, from_bf16, to_bf16, wait_until
+from harness import Daemon, descriptors, free_port, from_bf16, next_line, to_bf16, wait_until
 from python_package import environment, gacc
 
 SGD = {"type": "sgd", "lr": 1.0}
@@ -361,15 +361,15 @@ def test_ctrl_c_ends_a_wait(daemon, mailbox):
     """And the session can be used after it: the push is repeated."""
     job = daemon.submit({"ranks": 2, "micro_size": 1, "optimizer": SGD, "steps": 1})
     waiting = subprocess.Popen([sys.executable, "-c", WAITS, str(job)], env=environment(daemon, GACC_MAILBOX=mailbox), stdout=subprocess.PIPE, text=True)
-    assert waiting.stdout.readline() == "waits\n"
+    assert next_line(waiting) == "waits\n"
     time.sleep(0.3)
     start = time.monotonic()
     waiting.send_signal(signal.SIGINT)
-    assert waiting.stdout.readline() == "interrupted\n" and time.monotonic() - start < 2
+    assert next_line(waiting) == "interrupted\n" and time.monotonic() - start < 2
     other = gacc.attach(job, 0, 2, endpoint=daemon.endpoint)
     other.register({"w": ("f32", (1,))})
     other.push()
-    assert waiting.stdout.readline() in ("counted 1\n", "duplicate 1\n")
+    assert next_line(waiting) in ("counted 1\n", "duplicate 1\n")
     assert other.wait().micro_count == 2
     other.detach()
     assert waiting.wait(30) == 0

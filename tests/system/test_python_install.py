@@ -11,7 +11,7 @@ import zipfile
 
 import pytest
 
-from harness import alive, build_dir, wait_until
+from harness import alive, build_dir, next_line, wait_until
 from python_package import PACKAGE, environment, gacc
 from test_examples import EXAMPLES, parameters, run
 
@@ -149,8 +149,8 @@ def test_a_gaccd_of_ones_own_ends_with_the_last_session(tmp_path):
 
 def test_it_ends_with_a_process_that_is_killed(tmp_path):
     alone = subprocess.Popen([sys.executable, "-c", ALONE, "stay"], env=local_environment(tmp_path), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    directory = alone.stdout.readline().strip()
-    assert "True" in alone.stdout.readline() and gaccds(directory)
+    directory = next_line(alone).strip()
+    assert "True" in next_line(alone) and gaccds(directory)
     alone.send_signal(signal.SIGKILL)
     alone.wait()
     wait_until("gaccd's end", lambda: not gaccds(directory) and not pathlib.Path(directory).exists(), 30)

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from harness import Daemon, alive, build_dir, children, is_log_writer, wait_until
+from harness import Daemon, alive, build_dir, children, is_log_writer, killed_after, wait_until
 from launching import log_of, open_gate, shell, wait_pids, wait_state
 
 LIMIT = 65536
@@ -130,11 +130,12 @@ def test_gaccctl_follows_a_log_into_the_next(d):
     try:
         open_gate(d)
         wait_until("the last line in the log", lambda: logs(d, job)[-1:] == ["30000"])
-        for line in out.stdout:
-            if line.strip().endswith("30000"):
-                break
-        else:
-            pytest.fail("it ended")
+        with killed_after(out):
+            for line in out.stdout:
+                if line.strip().endswith("30000"):
+                    break
+            else:
+                pytest.fail("it ended")
     finally:
         out.kill()
         out.wait()

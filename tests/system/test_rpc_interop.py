@@ -9,6 +9,8 @@ import grpc
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
+from harness import next_line
+
 pytestmark = pytest.mark.smoke
 BUILD = pathlib.Path(os.environ["GACC_BUILD_DIR"])
 TOKEN = "s3cret"
@@ -50,7 +52,7 @@ def types():
 def targets():
     server = subprocess.Popen([BUILD / "bin/rpc_test_server", TOKEN], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                               text=True)
-    yield [server.stdout.readline().strip() for _ in range(2)]
+    yield [next_line(server).strip() for _ in range(2)]
     server.stdin.close()
     assert server.wait(30) == 0
 

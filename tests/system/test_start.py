@@ -9,7 +9,7 @@ import subprocess
 import numpy as np
 import pytest
 
-from harness import F32, Client, Daemon, GaccError, Rank, alive, build_dir, wait_until
+from harness import F32, Client, Daemon, GaccError, Rank, alive, build_dir, killed_after, wait_until
 from launching import open_gate, shell, wait_pids, wait_state
 
 
@@ -69,7 +69,8 @@ def test_a_folder_that_others_can_change(tmp_path, key, owner, mode, runs):
         assert not list(folder.iterdir())
     finally:
         gaccd.terminate()
-        gaccd.communicate()
+        with killed_after(gaccd):
+            gaccd.communicate()
 
 
 def test_a_start_with_jobs_puts_off_the_managers_limit(tmp_path):

@@ -11,7 +11,7 @@ import time
 import numpy as np
 import pytest
 
-from harness import Daemon, GaccError, Rank, build_dir, wait_until
+from harness import Daemon, GaccError, Rank, build_dir, next_line, wait_until
 from python_package import gacc
 from saving_job import COMPLETE, FAILED, TENSORS, Job, d, read_safetensors  # noqa: F401 (fixture)
 
@@ -406,8 +406,8 @@ def c_trainers(daemons, job, windows, size):
     """What each rank has begun with and its parameter, after so many windows; the ranks wait, each at one of the daemons."""
     trainers = [subprocess.Popen([build_dir() / "bin/state_trainer", d.endpoint, str(job), str(r), str(len(daemons)), str(windows), str(size)],
                                  stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for r, d in enumerate(daemons)]
-    begun = [t.stdout.readline().strip() for t in trainers]
-    return trainers, begun, [t.stdout.readline() for t in trainers]
+    begun = [next_line(t).strip() for t in trainers]
+    return trainers, begun, [next_line(t) for t in trainers]
 
 
 def leave(trainers):

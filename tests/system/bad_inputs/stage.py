@@ -14,7 +14,7 @@ from google.protobuf import descriptor_pb2
 
 from bad_inputs import Answer, checkpoints
 from bad_inputs.caller import Caller, ask, connect
-from harness import Rank, build_dir, wait_until
+from harness import Rank, build_dir, next_line, wait_until
 
 SGD = {"optimizer": {"type": "sgd", "lr": 0.5, "momentum": 0.9}}
 TENSORS = [("w", [40, 70]), ("b", [70])]  # 11 KiB: more than one page, and no multiple of one
@@ -147,7 +147,7 @@ class Stage:
         """The request (see caller.py) made by another user's process."""
         self.other_user.stdin.write(json.dumps(request) + "\n")
         self.other_user.stdin.flush()
-        return Answer(*json.loads(self.other_user.stdout.readline()))
+        return Answer(*json.loads(next_line(self.other_user)))
 
     def call_as_nobody(self, method, message):
         path, kind, request_type = self.method(method)
