@@ -115,6 +115,7 @@ class RandomJob(Checks, Actions, Pushes):
         return model, dict(saved.carried) if kept else {}
 
     def attach(self, r, first=None):
+        end = time.monotonic() + 120
         while True:
             t = Rank(self.at(r), self.job, r, self.tensors, ranks=self.n, inline=self.inline[r], mailbox=self.mailbox[r])
             try:
@@ -123,9 +124,11 @@ class RandomJob(Checks, Actions, Pushes):
                 break
             except OSError:  # gaccd has died
                 t.close()
+                if time.monotonic() > end:
+                    raise
             except GaccError as e:
                 t.close()
-                if e.reason not in ("SESSION_UNKNOWN", "ENGINE_DOWN"):
+                if e.reason not in ("SESSION_UNKNOWN", "ENGINE_DOWN") or time.monotonic() > end:
                     raise
                 # it died before there was an engine to keep sessions; or again, before the memory was mapped
         last = self.results.get(t.window - 1)

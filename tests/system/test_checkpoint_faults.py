@@ -5,6 +5,7 @@ import ctypes
 import os
 import pathlib
 import resource
+import time
 
 import numpy as np
 import pytest
@@ -29,7 +30,9 @@ class StoppedWriter:
 
     def find(self, pid):
         """The writer's thread, once it has its name; None if the checkpoint has ended before."""
+        end = time.monotonic() + 60
         while True:
+            assert time.monotonic() < end, "the writer does not come"
             writing = self.job.saved()[-1].state == 1
             for t in pathlib.Path(f"/proc/{pid}/task").iterdir():
                 if (t / "comm").read_text() == "checkpoint\n":

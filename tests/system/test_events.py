@@ -7,7 +7,7 @@ import select
 import numpy as np
 import pytest
 
-from harness import Daemon, Rank, build_dir
+from harness import Daemon, Rank, build_dir, wait_until
 
 STEP, STATE, CONNECTION = 1, 3, 4  # gacc_event_kind
 SPEC = {"ranks": 2, "micro_size": 1, "optimizer": {"type": "sgd", "lr": 1}, "nonfinite": "skip_step",
@@ -60,8 +60,11 @@ def test_steps_states_and_the_connection(monkeypatch):
             assert session.event(CONNECTION) == "the connection to gaccd broke; trying again"
             d.wait_ready()
             changes = itertools.cycle((d.client.jobs.Pause, d.client.jobs.Resume))
-            while not session.hears_something(0.3):  # it connects when it may
+
+            def heard():  # it connects when it may
                 next(changes)(job=str(job))
+                return session.hears_something(0.3)
+            wait_until("the connection", heard, 60)
             d.cancel(job)
             while not session.event(STATE).startswith("job is CANCELLED: cancelled by"):
                 pass

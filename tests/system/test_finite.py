@@ -72,8 +72,7 @@ def test_an_engine_killed_while_parameters_overflow(one_thread):
         rank.start({"a": np.zeros(1000, np.float32), "b": np.zeros(n, np.float32)})
         engine = one_thread.engine_pid(job)
         rank.push({"a": np.full(1000, 10.0), "b": np.zeros(n)})
-        while not rank.status().seq & 1 and rank.status().window == 0:
-            pass
+        wait_until("the update's begin", lambda: rank.status().seq & 1 or rank.status().window, every=0)
         aim.wait()
         one_thread.kill_engine(job, engine)
         aim.note(rank.status().seq & 1)

@@ -243,8 +243,7 @@ def test_engine_killed_while_it_updates(one_thread, optimizer):
         work.push(trainer, params, micro)
         if micro + 1 < work.micro_size or trainer.rank + 1 < work.ranks:
             return
-        while not trainer.status().seq & 1 and trainer.status().window == trainer.window:
-            pass
+        wait_until("the update's begin", lambda: trainer.status().seq & 1 or trainer.status().window > trainer.window, every=0)
         aim.wait()
         one_thread.kill_engine(trainer.job, engine)
         aim.note(trainer.status().seq & 1)

@@ -17,12 +17,13 @@ def widened(array, dtype):
 
 
 def push_in_order(rank, request):
-    """A push that may overtake the one before: it is refused then, nothing has changed, and it is sent again."""
+    """A push that may overtake the one before: it is refused then, nothing has changed, and it is sent again. Not for ever: the one before may fail."""
+    end = time.monotonic() + 60
     while True:
         try:
             return rank.gacc.Push(request)
         except GaccError as e:
-            if e.reason != "OUT_OF_ORDER":
+            if e.reason != "OUT_OF_ORDER" or time.monotonic() > end:
                 raise
         time.sleep(0.001)
 
