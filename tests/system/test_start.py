@@ -5,6 +5,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -109,17 +110,18 @@ def test_a_newer_program_goes_on_with_the_launchers_of_an_older_one(tmp_path):
 
 
 PARENTS = {  # what whoever starts gaccd may have done to itself
-    "closed descriptors": lambda: os.closerange(0, 3),
-    "SIGCHLD ignored": lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN),
-    "signals blocked": lambda: signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 65)),
+    "closed descriptors": "os.closerange(0, 3)",
+    "SIGCHLD ignored": "signal.signal(signal.SIGCHLD, signal.SIG_IGN)",
+    "signals blocked": "signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 65))",
 }
+BECOMES = "import os, signal, sys; [signal.signal(s, signal.SIG_DFL) for s in (signal.SIGPIPE, signal.SIGXFSZ)]; {}; os.execv(sys.argv[1], sys.argv[1:])"
 
 
 @pytest.mark.parametrize("parent", PARENTS)
 def test_what_the_parent_leaves_does_not_matter(parent, tmp_path):
     """Jobs run, gaccd is started again when it dies, and SIGTERM ends it."""
-    gaccd = subprocess.Popen([build_dir() / "bin/gaccd", "--supervise", "--set", f"runtime_dir={tmp_path}", "--set", f"state_dir={tmp_path}/state"],
-                             preexec_fn=PARENTS[parent], stderr=subprocess.DEVNULL)
+    gaccd = subprocess.Popen([sys.executable, "-c", BECOMES.format(PARENTS[parent]), build_dir() / "bin/gaccd", "--supervise", "--set",
+                              f"runtime_dir={tmp_path}", "--set", f"state_dir={tmp_path}/state"], stderr=subprocess.DEVNULL)
     client = Client(f"unix:{tmp_path}/gaccd.sock")
     try:
         first = wait_until("gaccd", lambda: client.node.GetNode().pid)
