@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What gacc.torch.Optimizer refuses, and with which words: a wrong use must not train something else in silence."""
 import copy
-import os
 import pickle
 
 import pytest
 import torch
 
+from harness import said_by_a_fork
 from loops import batch, fresh_name, gacc, loss_of, model, refused
 
 
@@ -165,20 +165,14 @@ def test_torchs_grad_scaler(trained):
 def test_a_forked_child(trained):
     m, opt = trained
     backward(m)
-    reads, writes = os.pipe()
-    child = os.fork()
-    if not child:
+
+    def say():
         try:
             opt.step()
-            said = "done"
+            return "done"
         except gacc.GaccError as e:
-            said = e.reason
-        os.write(writes, said.encode())
-        os._exit(0)
-    os.waitpid(child, 0)
-    assert os.read(reads, 100) == b"FORKED"
-    os.close(reads)
-    os.close(writes)
+            return e.reason
+    assert said_by_a_fork(say) == "FORKED"
     opt.step()
 
 

@@ -44,6 +44,27 @@ def wait_until(what, condition, timeout=20.0, every=0.01):
         time.sleep(every)
 
 
+def said_by_a_fork(say):
+    """What say() returns in a forked child of this process; "" if it raises. A child that hangs, as threads' locks can make it, is killed."""
+    reads, writes = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            os.write(writes, say().encode())
+        finally:
+            os._exit(0)  # never back into pytest
+    os.close(writes)
+    try:
+        wait_until("the child's end", lambda: os.waitpid(child, os.WNOHANG)[0])
+        return os.read(reads, 4096).decode()
+    except AssertionError:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        raise
+    finally:
+        os.close(reads)
+
+
 @contextlib.contextmanager
 def killed_after(process, timeout=60.0):
     """For reading what it prints: if the `with` takes longer, the process is killed, and there is nothing more to read."""

@@ -11,7 +11,7 @@ import time
 import numpy as np
 import pytest
 
-from harness import Daemon, descriptors, free_port, from_bf16, next_line, to_bf16, wait_until
+from harness import Daemon, descriptors, free_port, from_bf16, next_line, said_by_a_fork, to_bf16, wait_until
 from python_package import environment, gacc
 
 SGD = {"type": "sgd", "lr": 1.0}
@@ -320,9 +320,7 @@ def test_waiting_for_a_window_names_who_is_late(daemon, mailbox):
 
 
 def test_a_forked_child_is_refused(one):
-    reads, writes = os.pipe()
-    child = os.fork()
-    if not child:
+    def say():
         said = []
         for call in (one.push, one.slot, one.wait, one.detach):
             try:
@@ -331,12 +329,8 @@ def test_a_forked_child_is_refused(one):
             except gacc.GaccError as e:
                 said.append(e.reason)
         one.close()
-        os.write(writes, " ".join(said).encode())
-        os._exit(0)
-    os.waitpid(child, 0)
-    assert os.read(reads, 100) == b"FORKED FORKED FORKED FORKED"
-    os.close(reads)
-    os.close(writes)
+        return " ".join(said)
+    assert said_by_a_fork(say) == "FORKED FORKED FORKED FORKED"
     one.push()  # the parent's session lives
 
 
