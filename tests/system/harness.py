@@ -270,7 +270,15 @@ class Daemon:
     def __enter__(self):
         return self.start() if self.start_on_enter else self
 
+    def kill_engines(self):
+        """After a failure: one that the test has stopped would hold up gaccd's end, and outlive it, and nothing about it says whose it was."""
+        for pid in self.engine_pids() if self.process else []:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
     def __exit__(self, kind, value, traceback):
+        if kind or self.test_failed:
+            self.kill_engines()
         try:
             code = self.stop()
             if kind is None and not self.test_failed:
@@ -281,7 +289,8 @@ class Daemon:
                 print(f"--- log of gaccd, last lines\n{self.log()[-8000:]}")
         finally:
             for pid in self.processes():
-                os.kill(pid, signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
             if self._client:
                 self._client.close()
             shutil.rmtree(self.dir, ignore_errors=True)
