@@ -60,7 +60,7 @@ def test_drops_to_the_submitter(make, user, uid):
         # what ignores SIGTERM is another user's, and is killed all the same
         job = int(submit_as(d, user, shell(d, 'trap "" TERM; while :; do sleep 0.1; done', ranks=1, grace_ms=100)))
         [pid] = wait_pids(d, job, 1)
-        assert os.stat(f"/proc/{pid}").st_uid == uid
+        wait_until("it is the user's", lambda: os.stat(f"/proc/{pid}").st_uid == uid)  # the launcher has told of it before
         d.cancel(job)
         wait_until("its death", lambda: not alive(pid))
 
