@@ -5,7 +5,7 @@ import time
 import numpy as np
 import pytest
 
-from harness import Daemon, GaccError, Rank, wait_until
+from harness import Daemon, GaccError, Rank, TooSlow, tried_again, wait_until
 
 SGD = {"ranks": 1, "micro_size": 1, "optimizer": {"type": "sgd", "lr": 0.1}}
 STARS = "*a" * 100 + "*b"  # fnmatch(3) tries for hours to match that with many a
@@ -18,8 +18,10 @@ def tensors(n, name="t", width=0):
     return [{"name": f"{name}{i:0{width}d}", "dtype": 1, "shape": [1]} for i in range(n)]
 
 
-def longest_turn_s(d):
-    return d.client.node.GetNode().longest_turn_ns / 1e9
+def check_turns(d):
+    longest = d.client.node.GetNode().longest_turn_ns / 1e9
+    if longest >= HELD_S:
+        raise TooSlow(f"the event loop was held for {longest:.2f} s")
 
 
 def heavy(n_tensors, n_rules, **more):
@@ -27,6 +29,7 @@ def heavy(n_tensors, n_rules, **more):
     return {**SGD, "tensors": tensors(n_tensors, "a" * 200, 4), "param_groups": [{"pattern": DEAR, "lr_scale": 2}] * n_rules, **more}
 
 
+@tried_again
 def test_stars_take_no_time():
     """The pattern that fnmatch never comes to the end of, in a job that trains and in one that draws its parameters."""
     with Daemon(allow=["UnusedRules"]) as d:
@@ -38,9 +41,11 @@ def test_stars_take_no_time():
             r.push([np.ones(2, np.float32)])
             r.wait_step()
             assert np.allclose(r.params()[NAME], 1 - 0.1 * 2)  # the last rules of both held
-        assert time.monotonic() - start < 20 and longest_turn_s(d) < HELD_S
+        assert time.monotonic() - start < 20
+        check_turns(d)
 
 
+@tried_again
 def test_matching_has_bounds():
     with Daemon(allow=["UnusedRules"]) as d:
         for spec, text in ((heavy(2000, 256), "more than 536870912 steps"),
@@ -54,16 +59,18 @@ def test_matching_has_bounds():
             d.submit({**SGD, "tensors": tensors(140000), "init": [{"pattern": "*", "type": 1}] * 256,
                       "param_groups": [{"pattern": "x", "lr_scale": 1}] * 256})
         assert e.value.reason == "INVALID_SPEC"
-        assert not d.client.jobs.List(all=True).jobs and longest_turn_s(d) < HELD_S
+        assert not d.client.jobs.List(all=True).jobs
+        check_turns(d)
         job = d.submit({**SGD, "param_groups": [{"pattern": DEAR, "lr_scale": 2}] * 256})
         with Rank(d, job, 0, [("w", [1])]) as r:  # what comes with RegisterTensors is bounded there
             with pytest.raises(GaccError, match="more than 536870912 steps") as e:
                 r.gacc.RegisterTensors(session=r.session, tensors=tensors(4000, "a" * 200, 4))
             assert e.value.reason == "INVALID_SPEC"
-            assert longest_turn_s(d) < HELD_S
+            check_turns(d)
             r.start({"w": np.ones(1, np.float32)})  # the refused set is not the job's
 
 
+@tried_again
 def test_the_work_is_not_done_again_on_the_loop_after_a_restart():
     """Jobs that are as expensive as they may be: gaccd is there again at once, and they go on."""
     with Daemon(supervise=True, allow=["UnusedRules"]) as d:
@@ -73,7 +80,9 @@ def test_the_work_is_not_done_again_on_the_loop_after_a_restart():
         d.kill_gaccd()
         start = time.monotonic()
         d.wait_ready()
-        assert time.monotonic() - start < 10 and longest_turn_s(d) < HELD_S
+        if time.monotonic() - start >= 10:
+            raise TooSlow("the next gaccd is not there at once")
+        check_turns(d)
         for job in jobs:
             wait_until("the job runs", lambda: d.state(job) in ("STARTING", "RUNNING", "STALLED"))
             d.engine_pid(job)
@@ -81,6 +90,7 @@ def test_the_work_is_not_done_again_on_the_loop_after_a_restart():
             d.cancel(job)
 
 
+@tried_again
 def test_a_large_message_of_small_fields_is_unpacked_beside_the_loop():
     """As many of the smallest tensors as fit."""
     with Daemon() as d:
@@ -90,10 +100,11 @@ def test_a_large_message_of_small_fields_is_unpacked_beside_the_loop():
             request = message.FromString(message(session=r.session).SerializeToString() + b"\x12\x06\n\x04abcd" * 500000)
             with pytest.raises(GaccError, match="tensor 0 'abcd': dtype"):
                 r.gacc.RegisterTensors(request)
-            assert longest_turn_s(d) < HELD_S
+            check_turns(d)
         d.cancel(job)
 
 
+@tried_again
 def test_a_large_specification_is_whole_in_every_answer_and_holds_nobody():
     """Answers with it are packed beforehand or beside the loop; what is over gives its memory back there, too."""
     spec = {**SGD, "name": "large", "tensors": tensors(50000), "init": [{"pattern": "*", "type": 1}], "labels": [{"key": "a", "value": "b"}]}
@@ -116,9 +127,11 @@ def test_a_large_specification_is_whole_in_every_answer_and_holds_nobody():
                     break
             assert [n.name for n in norms.result(20).norms] == [t.name for t in sent.tensors]
         wait_until("the end", lambda: d.state(job) == "COMPLETED")
-        assert d.get_job(job).spec == sent and longest_turn_s(d) < HELD_S
+        assert d.get_job(job).spec == sent
+        check_turns(d)
 
 
+@tried_again
 def test_a_list_of_jobs_that_are_over_costs_what_it_shows():
     """Their ranks, of which a list has 20000, are in memory beside the rest: those that are not shown are not unpacked."""
     with Daemon(conf={"history.jobs": 500}) as d:
@@ -132,4 +145,5 @@ def test_a_list_of_jobs_that_are_over_costs_what_it_shows():
             jobs = d.client.jobs.List(all=True).jobs
             times.append(time.monotonic() - start)
         assert len(jobs) == 500 and 10000 < sum(len(j.ranks) for j in jobs) <= 20000
-        assert min(times) < 0.1, times
+        if min(times) >= 0.1:
+            raise TooSlow(f"lists take {times} s")

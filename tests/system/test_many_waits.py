@@ -8,10 +8,10 @@ import time
 import grpc
 import numpy as np
 
-from harness import Daemon, Rank, wait_until
+from harness import Daemon, Rank, tried_again, wait_until
+from test_loop import check_turns
 
 SGD = {"ranks": 1, "micro_size": 1, "optimizer": {"type": "sgd", "lr": 0.1}}
-HELD_S = 0.25  # as in test_loop.py
 
 
 @contextlib.contextmanager
@@ -29,6 +29,7 @@ def many(d, n, method, request, answer):
             c.close()
 
 
+@tried_again
 def test_the_end_of_a_wide_job_answers_all_who_wait_for_it():
     """Each answer has its 2,000 ranks: a thousand of them at once would take most of a second."""
     with Daemon(conf={"limits.request_memory": "8GiB"}) as d:
@@ -40,9 +41,10 @@ def test_the_end_of_a_wide_job_answers_all_who_wait_for_it():
             d.cancel(job)
             cancelled = d.get_job(job).state
             assert all(c.result().job.state == cancelled and len(c.result().job.ranks) == 2000 for c in calls)
-        assert d.client.node.GetNode().longest_turn_ns / 1e9 < HELD_S
+        check_turns(d)
 
 
+@tried_again
 def test_a_window_answers_all_who_wait_for_it():
     with Daemon(conf={"limits.request_memory": "8GiB"}) as d:
         t = d.client.types
@@ -60,7 +62,7 @@ def test_a_window_answers_all_who_wait_for_it():
                 time.sleep(1)
                 d.cancel(job)
                 assert {c.exception().code() for c in calls} == {grpc.StatusCode.FAILED_PRECONDITION}
-        assert d.client.node.GetNode().longest_turn_ns / 1e9 < HELD_S
+        check_turns(d)
 
 
 def test_calls_that_wait_for_norms_or_checkpoints_have_a_bound():
