@@ -67,7 +67,7 @@ def test_a_job_ends_when_that_takes_too_long():
             d.kill_engine(held)
             d.kill_engine(job)
             reason = wait_state(d, job, "NODE_FAIL").reason
-            assert re.fullmatch(rf"the engine cannot be started \(\d tries in [23]\.\d s\): {NO_SOCKET}", reason), reason
+            assert re.fullmatch(rf"the engine cannot be started \(\d+ tries in [2-9]\.\d s\): {NO_SOCKET}", reason), reason
             time.sleep(0.5)
             assert d.state(held) == "PAUSED"  # whoever holds it may be mending the node
             d.client.jobs.Resume(job=str(held))
@@ -84,7 +84,7 @@ def test_a_crash_loop_ends_the_job():
             r.push([np.ones(16, np.float32)])
             first, lives, start = d.engine_pid(job), [], time.monotonic()
             while d.state(job) != "NODE_FAIL":
-                assert time.monotonic() - start < 10, lives
+                assert time.monotonic() - start < 30, lives
                 pid = d.get_job(job).engine_pid
                 if pid and pid not in lives:
                     r.attach(1, resume_generation=0)  # answered by this engine, if it has come so far
@@ -92,9 +92,9 @@ def test_a_crash_loop_ends_the_job():
                     lives.append(pid)
                 time.sleep(0.005)
             reason = d.get_job(job).reason
-            assert re.fullmatch(r"the engine has failed \d+ times in [23]\.\d s, and nothing was counted meanwhile: "
+            assert re.fullmatch(r"the engine has failed \d+ times in [2-9]\.\d s, and nothing was counted meanwhile: "
                                 r"the engine was killed by signal 11 \(Segmentation fault\)", reason), reason
-            assert lives[0] == first and 6 <= len(lives) <= 10, lives
+            assert lives[0] == first and 4 <= len(lives) <= 10, lives
 
 
 def test_a_job_that_never_had_an_engine_is_refused(tmp_path):
@@ -104,9 +104,9 @@ def test_a_job_that_never_had_an_engine_is_refused(tmp_path):
         start = time.monotonic()
         with pytest.raises(GaccError) as e:
             d.submit(SPEC)
-        assert time.monotonic() - start < 5
+        assert time.monotonic() - start < 20
         assert (e.value.code, e.value.reason) == ("ABORTED", "ENGINE_FAILED")
-        assert re.fullmatch(r"the engine cannot be started \(5 tries in 0\.\d s\): no process: permission denied", e.value.text), e.value.text
+        assert re.fullmatch(r"the engine cannot be started \(5 tries in [0-4]\.\d s\): no process: permission denied", e.value.text), e.value.text
         job, = d.client.jobs.List(all=True).jobs
         assert wait_state(d, job.id, "NODE_FAIL").reason == e.value.text
         assert len(d.events("EngineNotStarted")) == 1
@@ -119,8 +119,8 @@ def test_an_engine_that_is_killed_whenever_it_comes_costs_nothing():
     with Daemon(allow=FAILING) as d:
         run = Threads(d, work, pause=0.02)
         d.engine_pid(run.job)
-        d.engines_killed, kills, end = True, 0, time.monotonic() + 2
-        while time.monotonic() < end:
+        d.engines_killed, kills, begin = True, 0, time.monotonic()
+        while (took := time.monotonic() - begin) < 2 or (kills <= 5 and took < 60):
             for pid in d.engine_pids():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
