@@ -204,7 +204,7 @@ def test_cancel_kills_who_ignores_it_and_what_it_has_started(no_launcher_left):
     started = time.monotonic()
     d.cancel(job)
     wait_until("their death", lambda: not any(alive(p) for p in pids))
-    assert 0.25 < time.monotonic() - started < 5
+    assert 0.25 < time.monotonic() - started < 9  # not grace's 10 s, if it is not given
     wait_until("exit status", lambda: [r.exit_status for r in d.get_job(job).ranks] == [137, 137])
     assert not d.get_job(job).HasField("root_cause")  # it was us
 
@@ -391,7 +391,7 @@ def test_a_launcher_that_cannot_live_fails_the_job(daemon):
 @pytest.fixture
 def short(request):
     """A gaccd whose launchers do not wait for its successor."""
-    with Daemon(conf={"launch.orphan_timeout": "1s"}, allow=[" Ended job=", " RankExited job="]) as d:
+    with Daemon(conf={"launch.orphan_timeout": "2s"}, allow=[" Ended job=", " RankExited job="]) as d:
         yield d
 
 
@@ -400,10 +400,11 @@ def test_orphans_end(short):
     d = short
     job = d.submit(shell(d, "echo up; touch $GATE/up.$RANK; sleep 1000"))
     pids = wait_pids(d, job)
+    killed = time.monotonic()
     d.kill_gaccd()
     time.sleep(0.5)
-    assert all(alive(p) for p in pids)
-    wait_until("the ranks' end", lambda: not any(alive(p) for p in pids), 5)
+    assert all(alive(p) for p in pids) or time.monotonic() - killed > 1.5
+    wait_until("the ranks' end", lambda: not any(alive(p) for p in pids))
     wait_until("the launcher's end", lambda: not d.launchers())
     assert not list((d.dir / "run").glob("launch-*"))
     d.start()
@@ -419,7 +420,7 @@ def test_a_launcher_with_nothing_left_to_do_ends_too(short):
     wait_pids(d, job)
     d.kill_gaccd()
     open_gate(d)
-    wait_until("the launcher's end", lambda: not d.launchers(), 5)
+    wait_until("the launcher's end", lambda: not d.launchers())
     d.start()
     assert "exited with code 3" in wait_state(d, job, "FAILED").reason  # again, by new ranks: the old ones are forgotten
 
