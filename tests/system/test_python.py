@@ -359,7 +359,7 @@ def test_ctrl_c_ends_a_wait(daemon, mailbox):
     time.sleep(0.3)
     start = time.monotonic()
     waiting.send_signal(signal.SIGINT)
-    assert next_line(waiting) == "interrupted\n" and time.monotonic() - start < 2
+    assert next_line(waiting) == "interrupted\n" and time.monotonic() - start < 30  # it would wait for rank 0 for ever
     other = gacc.attach(job, 0, 2, endpoint=daemon.endpoint)
     other.register({"w": ("f32", (1,))})
     other.push()
