@@ -309,7 +309,7 @@ def test_waiting_for_a_window_names_who_is_late(daemon, mailbox):
     start = time.monotonic()
     with pytest.raises(gacc.GaccError) as e:
         ranks[0].wait(timeout=0.7)
-    assert e.value.reason == "STALLED" and e.value.missing_ranks == (1,) and 0.6 < time.monotonic() - start < 1.3
+    assert e.value.reason == "STALLED" and e.value.missing_ranks == (1,) and 0.6 < time.monotonic() - start < 5
     ranks[1].push()
     assert [r.wait().applied_step for r in ranks] == [1, 1] and ranks[0].done
     with pytest.raises(gacc.GaccError) as e:

@@ -94,7 +94,7 @@ def test_errors_are_those_of_the_other_client(daemon):
             answers = await asyncio.gather(client.wait(job, step=1, timeout=0.8), client.wait(job, "GONE"), client.job("none"), client.job(job),
                                            client.submit(name="three", optimizer={"type": "adam", "eps": 0}), collect(client.steps("none")),
                                            return_exceptions=True)
-            assert 0.7 < time.monotonic() - start < 5
+            assert 0.7 < time.monotonic() - start < 20
             late, state, none, there, spec, steps = answers
             assert late.code == "DEADLINE_EXCEEDED" and "RUNNING" in str(state) and there.id == job.id
             assert all(isinstance(e, gacc.GaccError) for e in (late, state, none, spec, steps)), answers
@@ -129,7 +129,7 @@ def test_what_is_cancelled_ends_its_call_at_once(daemon):
                 assert now.state == "PENDING"
                 break
             await watched.aclose()
-            assert time.monotonic() - start < 4
+            assert time.monotonic() - start < 10
             await asyncio.sleep(0.1)
             assert len(asyncio.all_tasks()) == before
             await client.cancel(job)
@@ -160,7 +160,7 @@ def test_nobody_answers(tmp_path, caplog):
     start = time.monotonic()
     with pytest.raises(gacc.GaccError) as e:
         asyncio.run(main())
-    assert e.value.code == "UNAVAILABLE" and 2.4 < time.monotonic() - start < 7
+    assert e.value.code == "UNAVAILABLE" and 2.4 < time.monotonic() - start < 20
     assert [(r.name, r.levelname) for r in caplog.records] == [("gacc", "WARNING")] and "none.sock" in caplog.text
 
 

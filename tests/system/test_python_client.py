@@ -187,7 +187,7 @@ def test_errors(daemon, client):
     start = time.monotonic()
     with pytest.raises(gacc.GaccError) as e:
         client.wait(job, step=1, timeout=0.8)
-    assert e.value.code == "DEADLINE_EXCEEDED" and 0.7 < time.monotonic() - start < 5
+    assert e.value.code == "DEADLINE_EXCEEDED" and 0.7 < time.monotonic() - start < 20
     with pytest.raises(gacc.GaccError) as e:
         client.wait(job, "GONE")
     assert "RUNNING" in str(e.value)
@@ -222,5 +222,5 @@ def test_nobody_answers(tmp_path, caplog):
     start = time.monotonic()
     with pytest.raises(gacc.GaccError) as e:
         gacc.connect(str(tmp_path / "none.sock"), outage=3.5).jobs()
-    assert e.value.code == "UNAVAILABLE" and 3.4 < time.monotonic() - start < 8
+    assert e.value.code == "UNAVAILABLE" and 3.4 < time.monotonic() - start < 20
     assert [(r.name, r.levelname) for r in caplog.records] == [("gacc", "WARNING")] and "none.sock" in caplog.text
