@@ -335,7 +335,8 @@ def test_a_forked_child_is_refused(one):
 
 
 WAITS = """
-import sys, gacc
+import signal, sys, gacc
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
 session = gacc.attach(sys.argv[1], 1, 2)
 session.register({"w": ("f32", (1,))})
 session.upload([[0]])
