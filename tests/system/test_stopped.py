@@ -18,7 +18,7 @@ LATE = Workload(ranks=2, micro_size=3, steps=3, elements=1000, stall_warn_ms=300
 
 def test_engine_that_is_stopped_is_replaced():
     """It cannot end by itself: its memory goes to the next one, and the job's bits are those of an undisturbed run."""
-    with Daemon(conf={"engine.timeout": "1s"}, allow=["EngineHung"]) as d:
+    with Daemon(conf={"engine.timeout": "2s"}, allow=["EngineHung"]) as d:
         run = Threads(d, WORK, pause=0.05)
         engine = d.engine_pid(run.job)
         d.engines_killed = True
@@ -30,7 +30,7 @@ def test_engine_that_is_stopped_is_replaced():
 
 
 def test_engine_that_is_slow_is_left_alone():
-    with Daemon(conf={"engine.timeout": "2s"}) as d:
+    with Daemon(conf={"engine.timeout": "3s"}) as d:
         run = Threads(d, WORK, pause=0.02)
         engine = d.engine_pid(run.job)
         for _ in range(3):
@@ -44,7 +44,7 @@ def test_engine_that_is_slow_is_left_alone():
 
 def test_gaccd_that_is_stopped_is_replaced_by_the_service_manager():
     """The watchdog kills it; trainers keep their sessions. A shorter stop goes unnoticed."""
-    with Daemon(systemd_ms=1500) as d:
+    with Daemon(systemd_ms=3000) as d:
         run = Threads(d, WORK, pause=0.1)
         first = d.pid
         os.kill(first, signal.SIGSTOP)
@@ -53,7 +53,7 @@ def test_gaccd_that_is_stopped_is_replaced_by_the_service_manager():
         time.sleep(0.3)
         assert d.pid == first
         os.kill(first, signal.SIGSTOP)
-        wait_until("the watchdog", lambda: not alive(first), 10)
+        wait_until("the watchdog", lambda: not alive(first))
         d.wait_ready()
         check_all(WORK, run.params())
 
@@ -84,7 +84,7 @@ def test_trainer_that_is_stopped_is_named_and_goes_on():
 
 def test_trainer_that_is_stopped_for_too_long_fails_the_job_by_name():
     with Daemon(allow=["RankLate", "NoRanks", " Ended job=", RANK_LOST]) as d:
-        work = Workload(ranks=2, micro_size=3, steps=3, elements=1000, stall_warn_ms=200, stall_abort_ms=3000)
+        work = Workload(ranks=2, micro_size=3, steps=3, elements=1000, stall_warn_ms=200, stall_abort_ms=5000)
         job = d.submit(work.spec)
         trainers = [Trainer(d, job, 0, work), Trainer(d, job, 1, work, "--at", "sent:1:1")]
         trainers[1].wait_stopped()
@@ -95,10 +95,10 @@ def test_trainer_that_is_stopped_for_too_long_fails_the_job_by_name():
             assert t.process.wait(30) == 1 and "JOB_ENDED" in t.log.read_text()
 
 
-@pytest.mark.parametrize("seconds", [0.2, 1.0])
+@pytest.mark.parametrize("seconds", [0.2, 2.0])
 def test_everything_stopped_at_once(seconds):
     """As when a virtual machine is suspended: engine and gaccd wake up together and go on."""
-    with Daemon(supervise=True, conf={"engine.timeout": "1s"}, allow=["EngineHung"]) as d:
+    with Daemon(supervise=True, conf={"engine.timeout": "2s"}, allow=["EngineHung"]) as d:
         d.engines_killed = True
         run = Threads(d, WORK, pause=0.05)
         both = [d.pid, d.engine_pid(run.job)]
