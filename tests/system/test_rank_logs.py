@@ -98,6 +98,7 @@ def test_no_line_is_lost_when_one_dies(d, victim):
             d.kill_gaccd()
             d.wait_ready()
         wait_until("a further line", lambda: (folder(d, job) / "worker_0.log").stat().st_mtime_ns > before)
+    wait_until("some lines more", lambda: len(logs(d, job)) > 20)
     open_gate(d)
     wait_until("the last line", lambda: logs(d, job)[-1:] and logs(d, job)[-1].startswith("last"))
     printed = logs(d, job)
