@@ -296,9 +296,9 @@ def test_two_ranks_and_a_death(node, tmp_path):
     plain = network()
     alone(plain, nn.Momentum(plain.trainable_params(), LR, 0.9), [a + b for a, b in zip(*shares)])
     first = start(node, 0, 2, tmp_path / "0.npz", -1)
-    assert next_line(first) == "ready\n"  # its parameters are the job's
+    assert next_line(first, timeout=240) == "ready\n"  # its parameters are the job's
     second = start(node, 1, 2, tmp_path / "1.npz", 4)
-    assert next_line(second) == "ready\n"
+    assert next_line(second, timeout=240) == "ready\n"
     for p in (first, second):
         p.stdin.write("go\n")
         p.stdin.flush()

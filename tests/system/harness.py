@@ -95,9 +95,9 @@ def killed_after(process, timeout=60.0):
         timer.cancel()
 
 
-def next_line(process, stream=None):
+def next_line(process, stream=None, timeout=60.0):
     """The next line of its output, or of that stream; "" at the end."""
-    with killed_after(process):
+    with killed_after(process, timeout):
         return (stream or process.stdout).readline()
 
 
