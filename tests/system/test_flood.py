@@ -17,6 +17,7 @@ REQUESTS = 128 * MIB
 # Over limits.request_memory: gaccd at rest, and what its allocator has of memory that was taken and given back.
 BESIDES = 330 * MIB
 KEPT = 90 * MIB  # of that, afterwards
+STEP_S = 10  # none takes longer; the floods may go on for 20 s
 FLOODERS = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"], ["setpriv", "--reuid=65533", "--regid=65533", "--clear-groups"]
 
 
@@ -42,15 +43,15 @@ def test_unread_requests_are_bounded_and_cost_their_user_alone(enough, connectio
                 rank.wait_step()
                 new = Client(d.endpoint)
                 for client in (d.client, new):
-                    client.node.GetNode(timeout=5, retry=False)
+                    client.node.GetNode(timeout=STEP_S, retry=False)
                 new.close()
                 slowest, most, steps = max(slowest, time.monotonic() - began), max(most, resident(d.pid)), steps + 1
             assert (rank.params()["w"] == -steps).all()
         for f in floods:
-            taken, ended = (int(n) for n in f.communicate()[0].split())
+            taken, ended = (int(n) for n in f.communicate(timeout=60)[0].split())
             assert f.returncode == 0 and taken >= enough and ended >= 100, (taken, ended)
         for uid in 65534, 65533:
             assert len(re.findall(f"requests of uid {uid} .* limits.request_memory", d.log())) == 1
         assert most < REQUESTS + BESIDES, f"{most / MIB:.0f} MiB"
-        assert steps > 2 and slowest < 5, (steps, slowest)
+        assert steps > 2 and slowest < STEP_S, (steps, slowest)
         wait_until(lambda: f"{resident(d.pid) / MIB:.0f} MiB", lambda: resident(d.pid) < quiet + KEPT)
