@@ -85,12 +85,12 @@ def pytest_testnodedown(node, error):
 @pytest.hookimpl(optionalhook=True)
 def pytest_handlecrashitem(crashitem, sched):
     """A test in which a worker died has failed. Others of its file are run by another worker; xdist would have that one die in this test again, and so on."""
-    scope = crashitem.partition("::")[0]
-    unit = sched.workqueue.get(scope, {})
+    scope, queue = crashitem.partition("::")[0], getattr(sched, "workqueue", {})  # of --dist loadfile
+    unit = queue.get(scope, {})
     if crashitem in unit:
         unit[crashitem] = True
         if all(unit.values()):
-            del sched.workqueue[scope]
+            del queue[scope]
 
 
 def run_daemon(request, **how):
