@@ -97,7 +97,7 @@ class Between:
         return self
 
     def __exit__(self, *_):
-        self.server.stop(0).wait()
+        self.server.stop(0).wait(60)
         self.channel.close()
 
     # -- what the rows do --

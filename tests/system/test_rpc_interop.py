@@ -52,9 +52,12 @@ def types():
 def targets():
     server = subprocess.Popen([BUILD / "bin/rpc_test_server", TOKEN], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                               text=True)
-    yield [next_line(server).strip() for _ in range(2)]
-    server.stdin.close()
-    assert server.wait(30) == 0
+    try:
+        yield [next_line(server).strip() for _ in range(2)]
+        server.stdin.close()
+        assert server.wait(30) == 0
+    finally:
+        server.kill()
 
 
 @pytest.fixture(scope="module")
