@@ -132,7 +132,7 @@ def wait_released(d, ids):
     def over(j):
         return not (j.host_bytes or j.engine_pid or j.launcher_pid)
     wait_until("the end of their memory", lambda: all(over(d.get_job(i)) for i in ids.values()))
-    time.sleep(0.3)
+    time.sleep(1)
 
 
 def test_ended_jobs_are_shown_as_they_were():
@@ -149,7 +149,7 @@ def test_ended_jobs_are_shown_as_they_were():
         assert shown["cancelled"][1]["updates"] and shown["cancelled"][1]["ranks"][0]["micro_count"] == 1
         restart(d)  # before they were retired
         assert not compare(shown, answers(d, first))
-        time.sleep(0.5)  # each has a tick
+        time.sleep(1)  # each has a tick
         assert not compare(shown, answers(d, first))
         second = end_some_jobs(d)
         wait_released(d, second)

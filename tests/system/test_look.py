@@ -474,7 +474,7 @@ def test_what_is_shown_outlives_gaccd():
         victim.kill()
         wait_until("the loss", lambda: d.events("RankLost") and d.get_job(job).ranks[0].micro_count == 2)
         d.client.jobs.Pause(job=str(job), reason="looking")
-        time.sleep(0.3)  # the history is written with each tick
+        time.sleep(1)  # the history is written with each tick
         before = shown(d, job)
         assert [x.get("weight", 0) for x in before["get"]["ranks"]] == [5, 0.5, 7, 0, 0, 0.1]
         assert before["get"]["state"] == "JOB_STATE_PAUSED" and before["get"]["steps_per_second"] > 0

@@ -90,7 +90,7 @@ def test_logged_while_a_gaccd_is_away(c, killed):
     with two_ranks(c, 4) as (job, sessions):
         step(sessions, {}, {"before": 1})
         wait_until("the value", lambda: newest(c, job) == {"before 0 rank 1"})
-        time.sleep(0.5)  # a tick and more: written
+        time.sleep(1)  # a tick and more: written
         with c.killed(killed):
             sessions[1].log(away=2)
             time.sleep(0.3)

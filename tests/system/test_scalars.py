@@ -117,7 +117,7 @@ def test_logged_while_gaccd_is_away(supervised):
             s.register({"w": ("f32", (4,))})
             s.upload([np.zeros(4)])
             window(s, a=1)
-            time.sleep(0.5)  # a tick and more: written
+            time.sleep(1)  # a tick and more: written
             supervised.kill_gaccd()
             s.log(b=2)
             window(s, a=3), window(s), window(s)
