@@ -8,6 +8,7 @@ import time
 import pytest
 
 from batches import OPTIMIZERS
+from harness import next_line
 from test_device_slots import machine, nobody, rank_in_python, restart, trained_in_python
 
 SGD = {"type": "sgd", "lr": 1.0}
@@ -44,7 +45,7 @@ def test_who_dies_with_a_copy_queued():
     with machine(allow=["RankLost"]) as d:
         job = d.submit({"ranks": 1, "micro_size": 3, "optimizer": OPTIMIZERS["adamw"], "clip_norm": 1.0})
         first = rank_in_python(d, job, 2, "copies", delay=50000)
-        assert first.stdout.readline() == "window 0\n"
+        assert next_line(first) == "window 0\n"
         first.stdin.write("\n")
         first.stdin.flush()
         time.sleep(0.05)  # it is on its way to the next
@@ -68,7 +69,7 @@ def run_case(case, after=nobody, **rig):
         rank = rank_in_python(d, job, case, program="gpu_cases.py", **{"delay": 100_000, **rig})
         try:
             if after is not nobody:
-                assert rank.stdout.readline() == "restart\n", rank.communicate(timeout=60)[1]
+                assert next_line(rank) == "restart\n", rank.communicate(timeout=60)[1]
                 after(d)
                 rank.stdin.write("\n")
                 rank.stdin.flush()
