@@ -12,6 +12,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 os.environ.setdefault("GACC_BUILD_DIR", str(ROOT / "build/test-gcc"))
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path.insert(0, str(ROOT / "tests/system"))  # harness, python_package
+from dead_workers import pytest_handlecrashitem, pytest_testnodedown  # noqa: E402, F401 (hooks)
 # of the processes that ranks.py starts
 os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / p) for p in ("tests/python", "tests/pains", "tests/system", "client/python")] + [os.environ.get("PYTHONPATH", "")])
 

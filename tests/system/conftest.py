@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which build is tested: --build DIR, else $GACC_BUILD_DIR or $GACC_BUILD, else build/test-gcc. And which files are:
 all, or with $GACC_SHARE=k/n the k-th of n shares (from 0), drawn by $GACC_SAMPLE and the file's name."""
-import contextlib
 import os
 import pathlib
-import signal
 import sys
 import zlib
 
 import pytest
+
+from dead_workers import pytest_handlecrashitem, pytest_testnodedown  # noqa: F401 (hooks)
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "build/python"))  # tests/requirements.txt; what the system has comes first
@@ -62,35 +62,6 @@ def pytest_runtest_makereport(item):
         report.outcome, report.longrepr = "failed", f"skipped on a machine that could run it: {report.longrepr}"
     if report.when == "call":
         item.call_failed = report.failed
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_testnodedown(node, error):
-    """A worker that died, as by a time limit, ended no fixtures. What it had started has its name, but for children, which may have no environment."""
-    if not error:
-        return
-    from harness import children
-    marks = {f"PYTEST_XDIST_{key}={value}".encode() for key, value in
-             (("WORKER", node.workerinput["workerid"]), ("TESTRUNUID", node.workerinput["testrunuid"]))}
-    left = []
-    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
-        with contextlib.suppress(OSError):
-            if marks <= set(pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")):
-                left += [pid, *children(pid)]
-    for pid in set(left):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_handlecrashitem(crashitem, sched):
-    """A test in which a worker died has failed. Others of its file are run by another worker; xdist would have that one die in this test again, and so on."""
-    scope, queue = crashitem.partition("::")[0], getattr(sched, "workqueue", {})  # of --dist loadfile
-    unit = queue.get(scope, {})
-    if crashitem in unit:
-        unit[crashitem] = True
-        if all(unit.values()):
-            del queue[scope]
 
 
 def run_daemon(request, **how):
