@@ -91,7 +91,8 @@ unit() { # DIR LIMIT [PREFIX] [OPTIONS of ctest]
 # The system tests that MARKERS choose, JOBS files at a time and one more, since many wait, and then those of marker `campaign`, JOBS files at a time;
 # at last, one after the other, those that need the machine for themselves (marker `alone`). WHERE: files or options of pytest, all files by default.
 system() { # DIR LIMIT MARKERS WHAT [PREFIX] [WHERE]
-	report=a
+	report=a seconds=$PYTEST_TIMEOUT
+	case $1 in asan | tsan) seconds=$((2 * PYTEST_TIMEOUT)) ;; esac
 	case $3 in
 	'not '*) ;;
 	*campaign*) report=aP ;; # how many kills, how long until all was whole again
@@ -100,7 +101,7 @@ system() { # DIR LIMIT MARKERS WHAT [PREFIX] [WHERE]
 		failed=0
 		run() {
 			rc=0
-			GACC_BUILD_DIR=$root/build/test-$1 PYTHONDONTWRITEBYTECODE=1 ${5:-} /usr/bin/python3 -m pytest -v -r$report --durations=25 -p no:cacheprovider \
+			GACC_BUILD_DIR=$root/build/test-$1 PYTHONDONTWRITEBYTECODE=1 PYTEST_TIMEOUT=$seconds ${5:-} /usr/bin/python3 -m pytest -v -r$report --durations=25 -p no:cacheprovider \
 				--basetemp=\"\$TMPDIR/p\" \"\$@\" ${6:-tests/system} || rc=\$?
 			rm -rf \"\$TMPDIR/p\"
 			[ \$rc = 0 ] || [ \$rc = 5 ] || failed=1 # 5: none is of this kind
