@@ -124,7 +124,7 @@ on_device="equivalence outcomes checkpoint inline sessions leaving kills control
 # has all that any test needs: from here on a skip for want of something is a failure.
 python_packages() {
 	[ "$(id -u)" != 0 ] || export GACC_COMPLETE=1
-	[ ! -d "$root/build/python/safetensors" ] || [ ! -d "$root/build/python/mypy" ] || return 0
+	[ ! -d "$root/build/python/safetensors" ] || [ ! -d "$root/build/python/mypy" ] || [ ! -d "$root/build/python/nvidia" ] || return 0
 	if [ "${OFFLINE:-0}" = 1 ] || ! stage "Python packages" 120 one "
 		/usr/bin/python3 -m pip install --quiet --no-input --no-cache-dir --disable-pip-version-check --root-user-action=ignore --retries 1 \
 			--timeout 20 --no-deps --only-binary :all: --require-hashes --target '$root/build/python' -r tests/requirements.txt"; then

@@ -6,8 +6,11 @@
 
 In PTX: arithmetic that rounds as the CPU's, flushes subnormals and is not contracted; streams move 16 bytes at a time (8 of a 16-bit
 one); enough loads of a pass stand before its first store; the fences are there; no local memory. In the machine code of each GPU, if
-cuobjdump and nvdisasm are on the PATH: the same of loads, and no local memory. Spills are errors of the build itself (-warn-spills).
+cuobjdump and nvdisasm are in build/python (tests/requirements.txt) or on the PATH: all kernels are there for each, the same of loads, and
+no local memory. Spills are errors of the build itself (-warn-spills).
 """
+import os
+import pathlib
 import re
 import shutil
 import subprocess
@@ -15,6 +18,8 @@ import sys
 
 FLOAT = re.compile(r"(?:add|sub|mul)\.rn\.ftz\.f32|(?:div|sqrt)\.rn\.ftz\.f32|(?:neg|abs)\.ftz\.f32|setp\.\w+\.ftz\.f32|cvt\.ftz\.f64\.f32|add\.(?:rn\.)?f64|"
                    r"cvt\.rn\.f32\.[us]32|(?:mov|selp|ld|st)\..*f(?:32|64)")
+GPUS = {"sm_80", "sm_90", "sm_100", "sm_120"}
+TOOLS = pathlib.Path(__file__).resolve().parents[2] / "build/python/nvidia/cu13/bin"
 STREAMS = {"v4.f32", "v4.u32", "v2.u32"}
 BATCH = {1: 8, 2: 12, 4: 10, 8: 9}  # loads of streams that a pass of k sources has on their way
 
@@ -59,18 +64,17 @@ def ptx_faults(name, ops):
         yield f"{name}: the gate is not read in order"
 
 
-def sass_faults(fatbin):
+def sass_faults(fatbin, kernels):
     text = subprocess.run(["cuobjdump", "--dump-sass", fatbin], check=True, stdout=subprocess.PIPE, text=True).stdout
-    name, machine, ops, found = None, None, {}, 0
+    name, machine, ops = None, None, {}
     for line in text.splitlines():
         if m := re.search(r"^arch = (\w+)", line):
             machine = m[1]
         elif m := re.search(r"Function : (\w+)", line):
-            name, found = f"{machine} {m[1]}", found + 1
+            name = f"{machine} {m[1]}"
         elif name and (m := re.match(r"\s+/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+ )?([A-Z][\w.]*)", line)):
             ops.setdefault(name, []).append(m[1])
-    if not found:
-        yield "cuobjdump shows no functions"
+    yield from (f"{gpu} {kernel}: there is no machine code" for gpu in GPUS for kernel in kernels if not ops.get(f"{gpu} {kernel}"))
     for kernel, list_ in ops.items():
         yield from (f"{kernel}: {op}" for op in sorted(set(list_)) if op.startswith(("LDL", "STL")))
         if k := re.search(r" add_\w+?_(\d)(?:_norm)?$", kernel):
@@ -85,11 +89,12 @@ def main():
     faults = [f for name, ops in kernels.items() for f in ptx_faults(name, ops)]
     if len(kernels) < 40:
         faults.append(f"{len(kernels)} kernels in {ptx}")
+    os.environ["PATH"] = f"{TOOLS}:{os.environ['PATH']}"
+    looked = "in PTX; no cuobjdump and nvdisasm: their machine code is not looked at"
     if shutil.which("cuobjdump") and shutil.which("nvdisasm"):
-        faults += sass_faults(fatbin)
-    else:
-        print("no cuobjdump and nvdisasm: the machine code itself is not looked at")
-    print("\n".join(faults) or f"{len(kernels)} kernels")
+        faults += sass_faults(fatbin, kernels)
+        looked = f"in PTX, and in the machine code of {len(GPUS)} GPUs"
+    print("\n".join(faults) or f"{len(kernels)} kernels {looked}")
     return bool(faults)
 
 

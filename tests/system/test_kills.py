@@ -186,9 +186,7 @@ def test_zombie_is_fenced_and_its_writes_reach_nothing(daemon):
 
 
 # ---- engines ----
-
 SMALLER = 32 if DEVICE else 1  # the rig's simulator takes 30 times as long for an element
-
 
 
 class Aim:
