@@ -181,6 +181,7 @@ def shared_memory():
 
 
 DEVICE = os.environ.get("TEST_DEVICE")  # "cuda": jobs that can be on a GPU are on that of the rig, where a test does not say
+SLOWER = 32 if DEVICE else 1  # its simulator takes about so many times as long for an element
 
 
 def rig_environment(name, **more):

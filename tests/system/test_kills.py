@@ -16,7 +16,7 @@ import time
 import numpy as np
 import pytest
 
-from harness import DEVICE, Daemon, GaccError, Rank, alive, build_dir, parent_and_state, wait_until
+from harness import SLOWER, Daemon, GaccError, Rank, alive, build_dir, parent_and_state, wait_until
 from test_failpoints import Control
 from workload import Workload, run_in_order, train
 
@@ -186,7 +186,6 @@ def test_zombie_is_fenced_and_its_writes_reach_nothing(daemon):
 
 
 # ---- engines ----
-SMALLER = 32 if DEVICE else 1  # the rig's simulator takes 30 times as long for an element
 
 
 class Aim:
@@ -211,7 +210,7 @@ class Aim:
 
 def test_engine_killed_while_it_adds(one_thread):
     """At random moments of a push; the arena is large, so that most of a push is the pass over it."""
-    work, aim = Workload(ranks=2, micro_size=3, steps=10, elements=(1 << 22) // SMALLER), Aim(1, 0.004)
+    work, aim = Workload(ranks=2, micro_size=3, steps=10, elements=(1 << 22) // SLOWER), Aim(1, 0.004)
 
     def push(trainer, params, micro):
         if (micro + trainer.rank) % 3 == 0:
@@ -235,7 +234,7 @@ def test_engine_killed_while_it_adds(one_thread):
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
 def test_engine_killed_while_it_updates(one_thread, optimizer):
     """At random moments of the update: the status page's seq is odd while parameters are being written."""
-    work = Workload(ranks=2, micro_size=1, steps=20, elements=(1 << 23) // SMALLER, slots=1, optimizer=optimizer)
+    work = Workload(ranks=2, micro_size=1, steps=20, elements=(1 << 23) // SLOWER, slots=1, optimizer=optimizer)
     aim, longest = Aim(2, 0.004), 0.0
 
     def push(trainer, params, micro):

@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pytest
 
-from harness import Daemon, GaccError, Rank, alive, wait_until
+from harness import SLOWER, Daemon, GaccError, Rank, alive, wait_until
 
 APPLIED, EMPTY = 1, 3
 TENSORS = [("w", [4])]
@@ -31,7 +31,7 @@ def start(daemon, job, ranks):
 
 def test_gaccd_killed_right_after_the_last_detach():
     """Each rank has given 2 of 4 micro-batches and leaves. gaccd is killed while the engine reduces, which takes it a few ms."""
-    n, undecided = 4_000_000, 0
+    n, undecided = 4_000_000 // SLOWER, 0
     with Daemon(supervise=True, conf={"engine.threads": 1}) as d:
         for i in range(20):
             job = d.submit({"optimizer": {"type": "sgd", "lr": 1.0}, "reduction": "sum", "ranks": 2, "micro_size": 4,
