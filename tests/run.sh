@@ -43,7 +43,7 @@ if build gcc gcc ""; then
 		"tests/system/test_examples.py tests/system/test_events.py" || true
 	if [ "${QUICK:-0}" != 1 ]; then
 		torch_package accelerate==1.15.0
-		torch_tests 600 "gacc.torch, Accelerate and six of tests/pains" $(printf 'tests/python/test_%s.py ' torch torch_types torch_refusals accelerate) \
+		torch_tests 600 "gacc.torch, Accelerate and six of tests/pains" $(printf 'tests/python/test_%s.py ' torch torch_types torch_fuse torch_refusals accelerate) \
 			$(printf 'tests/pains/test_%s ' divisor.py::test_transformers_34242_mean_of_means divisor.py::test_lightning_19987_the_last_window_of_an_epoch \
 				boundary.py::test_transformers_1563_clipped_in_every_micro_batch service.py::test_skyrl_2035_a_request_that_is_sent_again \
 				ranks.py::test_pytorch_69031_a_parameter_unused_in_the_last_micro_batch death.py::test_transformers_22143_resume_inside_a_window) || true

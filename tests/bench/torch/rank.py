@@ -12,6 +12,7 @@ Every variant sees the same batches and the same initial parameters:
   gacc_copy_both  gacc_copy, and the new parameters are copied out of the daemon's memory after each step, as the package does
   gacc_package  the Python package: gacc.torch.Optimizer as its users write it, with the job of gacc_copy
   gacc_package_view  the same with parameters="view"
+  gacc_package_fused, gacc_package_both  these two with gacc.torch.fuse()
   bare_direct, ddp_direct, ddp_tuned_direct  the same without gacc: the same layers, their output in memory of their own, from which DDP takes it
 
 The first steps of each are compared: parameters, norms of gradients and losses. Not the last ones: f32 itself goes astray on this data, as
@@ -232,13 +233,15 @@ class GaccDirect1slot(GaccDirect):
 
 class GaccPackage(Variant):
     """The loop of docs/python.md, section 6."""
-    parameters = "copy"
+    parameters, fused = "copy", False
 
     def __init__(self, data, sizes):
         super().__init__(data, sizes)
         import gacc.torch  # the other variants run without the package
+        if self.fused:
+            gacc.torch.fuse(self.model)
         self.optimizer = gacc.torch.Optimizer(self.model, "adamw", lr=LR, weight_decay=0.01, micro_size=K, clip_norm=CLIP, spec={"slots_per_rank": 2},
-                                              parameters=self.parameters, job=f"gacc-package-{self.parameters}-{os.environ['GACC_BENCH_RUN']}", rank=dist.get_rank(), world=dist.get_world_size())
+                                              parameters=self.parameters, job=f"gacc-package-{self.parameters}-{self.fused}-{os.environ['GACC_BENCH_RUN']}", rank=dist.get_rank(), world=dist.get_world_size())
 
     def step(self):
         for micro in range(K):
@@ -256,9 +259,18 @@ class GaccPackageView(GaccPackage):
     parameters = "view"
 
 
+class GaccPackageFused(GaccPackage):
+    fused = True
+
+
+class GaccPackageBoth(GaccPackageView):
+    fused = True
+
+
 VARIANTS = {"bare": Bare, "bare_direct": BareDirect, "ddp": Ddp, "ddp_tuned": DdpTuned, "ddp_direct": DdpDirect,
             "ddp_tuned_direct": DdpTunedDirect, "gacc": Gacc, "gacc_1slot": Gacc1slot, "gacc_copy": GaccCopy, "gacc_direct": GaccDirect,
-            "gacc_direct_1slot": GaccDirect1slot, "gacc_package": GaccPackage, "gacc_package_view": GaccPackageView, "gacc_copy_both": GaccCopyBoth}
+            "gacc_direct_1slot": GaccDirect1slot, "gacc_package": GaccPackage, "gacc_package_view": GaccPackageView, "gacc_package_fused": GaccPackageFused,
+            "gacc_package_both": GaccPackageBoth, "gacc_copy_both": GaccCopyBoth}
 
 
 def stat_of(pid):

@@ -12,9 +12,10 @@ Needs torch 2.1 or newer.
 """
 from __future__ import annotations
 
+from .fused import fuse
 from .optimizer import Optimizer
 from .sampler import Sampler
 from .scaler import GradScaler
 from .state import TrainerState
 
-__all__ = ["GradScaler", "Optimizer", "Sampler", "TrainerState"]
+__all__ = ["GradScaler", "Optimizer", "Sampler", "TrainerState", "fuse"]

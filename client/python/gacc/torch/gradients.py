@@ -46,17 +46,17 @@ def tensor_of(array: Any, dtype: torch.dtype) -> torch.Tensor:
     return t.view(dtype) if t.dtype != dtype else t
 
 
-def is_nested() -> bool:
+def is_nested(own: int = 0) -> bool:
     """Inside a backward that another backward's function runs, as reentrant checkpointing does. The outer one is on this thread's stack, or, where it
-    belongs to a thread of the engine (for devices), only that function is."""
-    depth, frame = 0, sys._getframe(1)
+    belongs to a thread of the engine (for devices), only that function is. `own`: functions in Python on the stack that are the caller's."""
+    depth, functions, frame = 0, 0, sys._getframe(1)
     while frame:
         if frame.f_code is _BACKWARD:
             depth += 1
         elif frame.f_code is _FUNCTION:
-            return True
+            functions += 1
         frame = frame.f_back  # type: ignore[assignment]
-    return depth > 1
+    return functions > own or depth > 1
 
 
 def _hook(of: "weakref.ref[Gradients]", i: int) -> Any:
@@ -96,6 +96,7 @@ class Gradients:
         self.values = [tensor_of(parameters[n], p.dtype) for n, p in zip(names, params)]
         self._gpus = {p.device for p in params if p.is_cuda}
         self.is_pinned = self._pin()
+        self._numbers = {id(p): i for i, p in enumerate(params)}
         me = weakref.ref(self)
         self.handles: list[Any] = [p.register_post_accumulate_grad_hook(_hook(me, i)) for i, p in enumerate(params)]
         for p in params:
@@ -145,6 +146,23 @@ class Gradients:
             view.copy_(grad * self.scale)
         self.touched.add(i)
 
+    def write(self, p: torch.Tensor, rows: torch.Tensor, inputs: torch.Tensor) -> bool:
+        """A linear layer's gradient is computed where it belongs (fused.py). False: it is not, as it goes another way, or somebody wants to see it."""
+        hooks = getattr(p, "_post_accumulate_grad_hooks", None)
+        i = self._numbers.get(id(p))
+        if i is None or p._backward_hooks or (hooks and len(hooks) > 1) or rows.dtype != inputs.dtype:
+            return False
+        self._enter(own=1)
+        view = self.views()[i]
+        if view.device != rows.device or view.dtype != rows.dtype or view.shape != (rows.shape[1], inputs.shape[1]):
+            return False
+        if i in self.touched:
+            view.addmm_(rows.t(), inputs, alpha=self.scale)
+        else:
+            torch.addmm(view, rows.t(), inputs, beta=0, alpha=self.scale, out=view)  # beta 0: what is there is not read
+        self.touched.add(i)
+        return True
+
     def _bring(self, i: int, grad: torch.Tensor, dtype: torch.dtype) -> None:
         """Behind what made the gradient. From memory of our own, which torch keeps until the copy is made: the gradient's may be a graph's, which writes
         to it again when it is replayed."""
@@ -164,12 +182,12 @@ class Gradients:
             return None
         return int(torch.cuda.current_stream(*self._gpus).cuda_stream)
 
-    def _enter(self) -> None:
+    def _enter(self, own: int = 0) -> None:
         task = torch._C._current_graph_task_id()
         if task in self._tasks:
             return
         self._tasks.add(task)
-        if is_nested():
+        if is_nested(own):
             return  # its end is not the end of the micro-batch
         self.backwards += 1
         if self.on_end is not None:
@@ -249,6 +267,7 @@ class Gradients:
 
     def leave(self) -> None:
         """The model is its own again."""
+        self._numbers.clear()
         for handle in self.handles:
             handle.remove()
         for p in self.params:

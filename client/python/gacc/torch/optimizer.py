@@ -23,6 +23,13 @@ BOUNDARIES = ("count", "step")
 _owners: Any = WeakIdKeyDictionary()  # parameter -> weak reference to the Optimizer that has its hooks
 
 
+def write_gradient(p: torch.Tensor, rows: torch.Tensor, inputs: torch.Tensor) -> bool:
+    """For fused.py, in a backward that accumulates: rows^T inputs is p's gradient. False: nobody has taken it."""
+    owner = _owners.get(p)
+    opt = owner() if owner else None
+    return opt is not None and not opt.ddp and opt._gradients.write(p, rows, inputs)
+
+
 def _call(function: Optional[Callable[[], None]]) -> None:
     if function is not None:
         function()
