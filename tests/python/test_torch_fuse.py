@@ -210,6 +210,23 @@ def test_compiled_layers_are_torchs_own(one):
     opt.zero_grad()
 
 
+def test_other_ways_to_differentiate_are_torchs_own(one):
+    """torch.func and forward mode, inside a window."""
+    m, opt = one
+    other, (x, y) = plain_copy(m), batch(6)
+
+    def gradients(layers):
+        values = {n: p.detach() for n, p in other.named_parameters()}
+        return torch.func.grad(lambda v: torch.nn.functional.mse_loss(torch.func.functional_call(layers, v, (x,)), y))(values)
+    torch.testing.assert_close(gradients(m), gradients(other))
+    torch.testing.assert_close(torch.vmap(m)(x[:, None]), other(x)[:, None])
+    torch.testing.assert_close(torch.func.jvp(m, (x,), (x,)), torch.func.jvp(other, (x,), (x,)))
+    with torch.autograd.forward_ad.dual_level():
+        out = torch.autograd.forward_ad.unpack_dual(m(torch.autograd.forward_ad.make_dual(x, x)))
+    torch.testing.assert_close(out.tangent, torch.func.jvp(other, (x,), (x,))[1])
+    assert not opt._gradients.touched
+
+
 def test_slots_of_another_type(endpoint):
     m = gacc.torch.fuse(torch.nn.Linear(FEATURES, 2, bias=False))
     torch.nn.init.zeros_(m.weight)

@@ -46,9 +46,11 @@ def _accumulates(node: Any) -> bool:
 
 
 def _is_plain(x: torch.Tensor, weight: torch.Tensor) -> bool:
-    """torch's own function is called: the weight is computed from others, or is in another type than the input, as with autocast; or dynamo looks on."""
-    return (not weight.requires_grad or not weight.is_leaf or x.dtype != weight.dtype or x.dim() < 2 or torch.is_autocast_enabled(x.device.type)
-            or torch.compiler.is_compiling())
+    """torch's own function is called: the weight is computed from others, or is in another type than the input, as with autocast; or dynamo, torch.func
+    or forward-mode differentiation is at work, which would each need more than a backward."""
+    return (not weight.requires_grad or not weight.is_leaf or x.dtype != weight.dtype or x.dim() < 2 or x.layout is not torch.strided
+            or torch.is_autocast_enabled(x.device.type) or torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+            or torch.autograd.forward_ad._current_level >= 0)
 
 
 class FusedLinear(torch.nn.Linear):
