@@ -151,6 +151,8 @@ START_TEST(absent_tensors_count_as_zeros)
 	rig_set_gradient(&slot, 0, 3, 3000, INFINITY);
 	push_both(2, present);
 	same_votes();
+	ck_assert(control_page_norms(&slot.page)[0].grad_sumsq > 0); /* in both jobs */
+	ck_assert(control_page_norms(&slot.page)[3].grad_sumsq == 0);
 	ck_assert_uint_eq(commit(&slot).digest, commit(&sum).digest);
 	same_memory();
 	end();
