@@ -77,6 +77,12 @@ def a_push_that_cannot_be_written(session, source):
     refusal(lambda: session.push(micro=-1), struct.error)
 
 
+def a_push_from_the_callers_stream_that_cannot_be_written(session, source):
+    stream = new_stream()
+    write(session, source, stream)
+    refusal(lambda: session.push(slot=0, micro=-1, stream=stream.value), struct.error)
+
+
 def a_copy_that_has_been_waited_for(session, source):
     session.copy("w", source)
     session.finish_copies()
@@ -90,7 +96,8 @@ def what_cannot_be(session, source):
     session.copy("w", source, nbytes=4 * N)
 
 
-CASES = {f.__name__: f for f in (a_push_from_a_stream_that_is_captured, a_push_that_cannot_be_written, a_copy_that_has_been_waited_for, what_cannot_be)}
+CASES = {f.__name__: f for f in (a_push_from_a_stream_that_is_captured, a_push_that_cannot_be_written, a_push_from_the_callers_stream_that_cannot_be_written,
+                                    a_copy_that_has_been_waited_for, what_cannot_be)}
 
 
 def main(case):

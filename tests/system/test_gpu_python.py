@@ -81,8 +81,8 @@ def run_case(case, after=nobody, **rig):
         return out.splitlines()[-1]
 
 
-@pytest.mark.parametrize("case", ["a_copy", "a_push_from_a_stream_that_is_captured", "a_push_that_cannot_be_written", "a_copy_that_has_been_waited_for",
-                                  "what_cannot_be"])
+@pytest.mark.parametrize("case", ["a_copy", "a_push_from_a_stream_that_is_captured", "a_push_that_cannot_be_written",
+                                  "a_push_from_the_callers_stream_that_cannot_be_written", "a_copy_that_has_been_waited_for", "what_cannot_be"])
 def test_copies_are_waited_for_by_the_push_that_counts(case):
     """Also if another one has failed before it: the slot has other numbers until the copy is made."""
     assert run_case(case) == "{-1.0}"

@@ -31,7 +31,7 @@ def number_of(dtype: Any) -> int:
 
 
 def short_name(number: int) -> str:
-    """The other way round."""
+    """f32, bf16, .. of a number of the wire."""
     return next(name for name, n in NAMES.items() if n == number)
 
 

@@ -46,7 +46,7 @@ class PinnedSlots:
     def __init__(self, driver: Driver):
         self.driver = driver
         self._pinned: dict[int, list[tuple[int, int]]] = {}  # slot -> (address, bytes) of its registrations
-        self._filled: set[int] = set()  # by copies that nobody has waited for
+        self._filled: set[int] = set()  # by a device, since somebody last waited for that
 
     def take(self, slots: Mapping[int, tuple[int, int]]) -> None:
         """slot -> (address, bytes) of its pages."""
@@ -59,7 +59,7 @@ class PinnedSlots:
                     self.driver.pin(at + part, n)
 
     def leave(self) -> None:
-        """All that devices write here has been written, on whose stream ever, and the pages are as others."""
+        """Waits until devices have written all that was queued, on any stream. Then these pages are as others."""
         self.driver.settle()
         with self.driver.current():
             for parts in self._pinned.values():
@@ -84,7 +84,9 @@ class PinnedSlots:
 
     def full(self, slot: int, stream: Optional[int], words: Optional[Words], timeout: Optional[float]) -> Optional[tuple[int, int]]:
         """Of a slot that is pushed now: word and value that say when it is full; None: now. `stream`: where others have written to it, too."""
-        if stream is None and slot not in self._filled:
+        if stream is not None:
+            self._filled.add(slot)
+        elif slot not in self._filled:
             return None
         return full(self.driver, slot, stream, words, timeout)
 
